@@ -1,0 +1,1 @@
+"""Turn text, code, chats and preference pairs into compressed, indexed shards of tokens."""

@@ -1,0 +1,49 @@
+"""Randomness by name.
+
+Every random choice of streampipe is a pure function of a scope (what it is for) and a counter (which one).
+Only the raw 64-bit output of Philox is used, which numpy promises to keep; `Generator` methods are not.
+"""
+
+import hashlib
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+ScopePart = int | str
+
+
+def _philox_key(scope: tuple[ScopePart, ...]) -> int:
+    """Hash a scope to the 128-bit key of Philox; `1` and `"1"` are different parts."""
+    encoded = json.dumps(scope, separators=(",", ":")).encode()
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=16).digest(), "little")
+
+
+def raw_words(count: int, *scope: ScopePart) -> NDArray[np.uint64]:
+    """Return the first `count` random words of a scope: uint64 [count].
+
+    Word `i` is the same whatever `count` is, so the counter is the position. One call costs about 10 µs plus 2 ns a word.
+    """
+    words = np.random.Philox(key=_philox_key(scope)).random_raw(count)
+    return np.asarray(words, dtype=np.uint64)
+
+
+def keyed_permutation(count: int, *scope: ScopePart) -> NDArray[np.int64]:
+    """Return a random order of `range(count)` that depends on the scope alone: int64 [count].
+
+    A stable argsort of raw words, because `Generator.permutation` may change with a numpy release.
+    """
+    return np.argsort(raw_words(count, *scope), kind="stable").astype(np.int64)
+
+
+def bounded_integers(words: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
+    """Map raw words to integers in `[0, bound)`: int64, same shape.
+
+    The upper 32 bits are multiplied and shifted (Lemire's method without rejection): the bias is below bound / 2^32.
+
+    Raises:
+        ValueError: if `bound` is not within 1 and 2^31.
+    """
+    if not 1 <= bound <= 2**31:
+        raise ValueError(f"bound must be within 1 and 2^31, but got {bound}")
+    return (((words >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
