@@ -43,9 +43,9 @@ def run(*words: str | Path) -> None:
 
 
 def python_sources() -> Iterator[tuple[str, bytes]]:
-    """Yield name and text of the standard library's source files, its own tests left out."""
+    """Yield name and text of the standard library's source files, without its own tests and its prose."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    skipped = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+    skipped = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data"}
     for path in sorted(library.rglob("*.py")):
         name = path.relative_to(library)
         if not skipped & set(name.parts) and path.stat().st_size:

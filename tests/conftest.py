@@ -4,7 +4,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# `ci` looks at the same, bounded set of examples every time; `explore` looks at new ones for as long as asked (HYPOTHESIS_PROFILE=explore).
+# `ci` looks at the same, bounded set of examples every time; HYPOTHESIS_PROFILE=explore looks at many new ones.
 settings.register_profile(
     "ci",
     derandomize=True,

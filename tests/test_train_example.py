@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from streampipe import Topology, build_loader, load_config
+
 
 @pytest.fixture(scope="module")
 def train() -> ModuleType:
@@ -61,3 +63,44 @@ def test_a_batch_without_trained_tokens_has_a_loss_of_zero(train: ModuleType) ->
         "cu_seqlens_padded": torch.tensor([0, 8], dtype=torch.int32),
     }
     assert model(batch).item() == 0.0
+
+
+STREAM = """
+seed: 7
+seq_length: 128
+sources:
+  - {name: web, mock: {documents: 5000, mean: 60, sigma: 1.0, min: 1, max: 512}, weight: 0.6}
+  - {name: code, mock: {documents: 5000, mean: 200, sigma: 1.0, min: 1, max: 512}, weight: 0.4}
+packing: {policy: best_fit, overlong: split}
+plan: {windows: 4, window_tokens: 8192}
+batch: {global_batch_size: 8, micro_batch_size: 1}
+"""
+
+
+def gradients_after_one_step(train: ModuleType, path: Path, dp_size: int, micro_batch_size: int) -> torch.Tensor:
+    """Sum the gradients of all ranks, as the all-reduce of the training script does."""
+    config = load_config(path, overrides={"batch.micro_batch_size": micro_batch_size})
+    torch.manual_seed(3)
+    model = train.GPT(vocab_size=64, seq_length=128, width=16, layers=1, heads=2).double()
+    for dp_rank in range(dp_size):
+        loader = build_loader(config, Topology(dp_size=dp_size, dp_rank=dp_rank))
+        for batch in loader:
+            batch["tokens"] = batch["tokens"] % 64
+            batch["labels"] = torch.where(batch["labels"] < 0, batch["labels"], batch["labels"] % 64)
+            (model(batch) / batch["step_loss_tokens"]).backward()
+            if batch["micro_batch"] + 1 == batch["num_micro_batches"]:
+                break
+        loader.close()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize(("dp_size", "micro_batch_size"), [(1, 4), (2, 1), (2, 4), (4, 2), (8, 1)])
+def test_the_gradient_of_a_step_is_the_same_on_any_number_of_ranks(
+    train: ModuleType, tmp_path: Path, dp_size: int, micro_batch_size: int
+) -> None:
+    path = tmp_path / "stream.yaml"
+    path.write_text(STREAM)
+    one = gradients_after_one_step(train, path, dp_size=1, micro_batch_size=1)
+    many = gradients_after_one_step(train, path, dp_size, micro_batch_size)
+    assert one.abs().max() > 1e-3
+    torch.testing.assert_close(many, one, rtol=0, atol=1e-6)
