@@ -1,0 +1,88 @@
+"""How a frame is compressed, and decompressed to exactly what was promised."""
+
+import threading
+from typing import Protocol
+
+import zstandard
+
+from streampipe.shards.manifest import Compression
+
+_PER_THREAD = threading.local()
+"""Holds each thread's decompressor: making one costs as much as decoding a small frame, sharing one is not allowed."""
+
+
+class FrameCodec(Protocol):
+    """Turns the raw bytes of one frame into its bytes on disk."""
+
+    compression: Compression
+
+    def compress(self, raw: bytes) -> bytes:
+        """Return what is written; the same bytes for the same input and release of the compressor."""
+        ...
+
+
+class ZstdCodec:
+    """One independent zstd frame with content size and content checksum, made by one thread.
+
+    Not for use by several threads at once.
+    """
+
+    compression: Compression = "zstd"
+
+    def __init__(self, level: int = 3) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=level, write_content_size=True, write_checksum=True)
+
+    def compress(self, raw: bytes) -> bytes:
+        """Return one zstd frame."""
+        return self._compressor.compress(raw)
+
+
+class PlainCodec:
+    """Frames are byte ranges of the tar file itself."""
+
+    compression: Compression = "none"
+
+    def compress(self, raw: bytes) -> bytes:
+        """Return the bytes as they are."""
+        return raw
+
+
+def codec_for(compression: Compression, level: int = 3) -> FrameCodec:
+    """Return a new codec; `level` is zstd's."""
+    if compression == "zstd":
+        return ZstdCodec(level)
+    if compression == "none":
+        return PlainCodec()
+    raise ValueError(f"compression must be 'zstd' or 'none', but got {compression!r}")
+
+
+def decompress(data: bytes | memoryview, raw_bytes: int, compression: Compression) -> bytes:
+    """Return the `raw_bytes` bytes of one frame; never more are allocated, whatever the frame says.
+
+    Raises:
+        ValueError: if the frame does not hold exactly that, or is damaged; says what was expected and found.
+    """
+    if compression == "none":
+        if len(data) != raw_bytes:
+            raise ValueError(f"expected {raw_bytes} bytes, got {len(data)}")
+        return bytes(data)
+    try:
+        parameters = zstandard.get_frame_parameters(data)
+        if parameters.content_size != raw_bytes:
+            raise ValueError(f"expected {raw_bytes} bytes inside, the zstd header says {parameters.content_size}")
+        if not parameters.has_checksum:
+            raise ValueError("expected a zstd content checksum, found none")
+        raw = _decompressor().decompress(data, max_output_size=raw_bytes, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"expected {raw_bytes} bytes inside, zstd says: {error}") from error
+    if len(raw) != raw_bytes:
+        raise ValueError(f"expected {raw_bytes} bytes inside, got {len(raw)}")
+    return raw
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    try:
+        decompressor: zstandard.ZstdDecompressor = _PER_THREAD.decompressor
+    except AttributeError:
+        decompressor = _PER_THREAD.decompressor = zstandard.ZstdDecompressor()
+    return decompressor
