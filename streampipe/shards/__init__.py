@@ -6,7 +6,8 @@ frames and the lengths of documents. No torch, no order: which frame is read whe
 
 from streampipe.shards.codec import FrameCodec, codec_for
 from streampipe.shards.frame import Document, EncodedFrame, decode_frame, encode_frame, parse_frame
-from streampipe.shards.index import FrameIndex, Origins, Ragged, decode_index, decode_origins, encode_index
+from streampipe.shards.frame_index import FrameIndex, Origins, Ragged
+from streampipe.shards.index import decode_index, decode_origins, encode_index
 from streampipe.shards.manifest import (
     FORMAT_VERSION,
     INDEX_SUFFIX,
@@ -27,6 +28,7 @@ from streampipe.shards.manifest import (
     write_manifest,
 )
 from streampipe.shards.source import Source
+from streampipe.shards.verify import ShardCheck, check_shard, faults, split_faults
 from streampipe.shards.writer import FRAME_TOKENS, EncodedShard, encode_shard
 
 __all__ = [
@@ -46,10 +48,12 @@ __all__ = [
     "Manifest",
     "Origins",
     "Ragged",
+    "ShardCheck",
     "ShardEntry",
     "Source",
     "TokenDtype",
     "TokenizerInfo",
+    "check_shard",
     "codec_for",
     "decode_frame",
     "decode_index",
@@ -59,9 +63,11 @@ __all__ = [
     "encode_index",
     "encode_manifest",
     "encode_shard",
+    "faults",
     "length_histogram",
     "parse_frame",
     "read_manifest",
+    "split_faults",
     "token_dtype_for",
     "write_manifest",
 ]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from streampipe.errors import ShardCorruptError
 from streampipe.shards.codec import FrameCodec, decompress
-from streampipe.shards.index import MAX_FRAME_BYTES, FrameIndex
+from streampipe.shards.frame_index import FrameIndex
+from streampipe.shards.index import MAX_FRAME_BYTES
 from streampipe.shards.manifest import Compression
 from streampipe.shards.member import BLOCK, END_MARKER, npy_header, padding, parse_npy, tar_header
 

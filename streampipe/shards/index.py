@@ -1,7 +1,6 @@
 """The index of a shard: where its frames are, how long its documents are. A Parquet file with one row per frame."""
 
 import hashlib
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,76 +9,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streampipe.errors import FormatVersionError, ShardCorruptError
+from streampipe.shards.frame_index import FrameIndex, Int64, Origins, Ragged
 from streampipe.shards.manifest import FORMAT_VERSION, ShardEntry
 
 VERSION_KEY = b"streampipe.format_version"
 MAX_FRAME_BYTES = 2**31 - 1
 """No frame may unpack to more, whatever its index says."""
-
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
-
-
-@dataclass(frozen=True, eq=False)
-class Ragged:
-    """A list of numbers for each of N things: list `i` is `values[offsets[i]:offsets[i + 1]]`; offsets int64 [N+1]."""
-
-    offsets: Int64
-    values: Int32
-
-
-@dataclass(frozen=True, eq=False)
-class FrameIndex:
-    """The index of one shard with F frames, D documents, M token members a document.
-
-    Attributes:
-        offset, compressed_bytes, raw_bytes: int64 [F], where a frame is stored, and its bytes before compression.
-        checksum: uint64 [F], XXH3 of the stored bytes.
-        documents, tokens: int64 [F], counts.
-        first_document: int64 [F+1], prefix sums of documents: frame f holds rows first_document[f]:first_document[f+1].
-        lengths: int32 [D*M], document-major, tokens of each member.
-        payload_offsets: int64 [D*M], where a member's token bytes start inside the raw frame.
-        loss_tokens: int32 [D*M] or None (all tokens are trained).
-        loss_spans: D*M lists of start, end, start, end, ... of the trained tokens, or None.
-        fragments: D lists of separator positions, or None.
-    """
-
-    offset: Int64
-    compressed_bytes: Int64
-    raw_bytes: Int64
-    checksum: NDArray[np.uint64]
-    documents: Int64
-    tokens: Int64
-    first_document: Int64
-    lengths: Int32
-    payload_offsets: Int64
-    loss_tokens: Int32 | None = None
-    loss_spans: Ragged | None = None
-    fragments: Ragged | None = None
-
-    @property
-    def members(self) -> int:
-        """Token members a document: M."""
-        return len(self.lengths) // int(self.first_document[-1])
-
-    @property
-    def document_lengths(self) -> Int64:
-        """Tokens of each document, all its members together: int64 [D]."""
-        lengths: Int64 = self.lengths.reshape(-1, self.members).sum(axis=1, dtype=np.int64)
-        return lengths
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the arrays take."""
-        return _nbytes(self)
-
-
-@dataclass(frozen=True, eq=False)
-class Origins:
-    """Where documents came from: `file` int32 [D], a place in the manifest's inputs; `row` int64 [D]. -1: not known."""
-
-    file: Int32
-    row: Int64
 
 
 def _list(element: pa.DataType) -> pa.DataType:
@@ -200,19 +135,19 @@ def _arrays(table: pa.Table) -> FrameIndex:
     for name in _TYPES:
         if name not in table.column_names and name not in _OPTIONAL:
             raise ValueError(f"expected a column {name!r}, found {table.column_names}")
-    frame_numbers = {name: _numbers(_column(table, name)) for name in _FRAME_COLUMNS}
-    documents = frame_numbers["documents"]
-    if not len(documents) or documents.min() < 1 or documents.max() > entry_limit(table):
+    per_frame = {name: _numbers(_column(table, name)) for name in _FRAME_COLUMNS}
+    lists = {name: _column(table, name) for name in table.column_names if name not in _FRAME_COLUMNS}
+    listed, documents = len(lists["lengths"].values), per_frame["documents"]
+    if not len(documents) or documents.min() < 1 or documents.max() > listed:
         raise ValueError("expected at least one frame, and in each at least one document that is listed")
     first_document = np.concatenate(([0], np.cumsum(documents)))
-    lists = {name: _column(table, name) for name in table.column_names if name not in _FRAME_COLUMNS}
-    members = len(lists["lengths"].values) // int(first_document[-1])
+    members = listed // int(first_document[-1])
     for name, column in lists.items():
         each = 1 if name == "fragments" else members
         if not np.array_equal(column.offsets.to_numpy(), first_document * each):
             raise ValueError(f"column {name!r} must hold {each} values a document in every frame")
     return FrameIndex(
-        **frame_numbers,
+        **per_frame,
         first_document=first_document,
         lengths=_numbers(lists["lengths"].values),
         payload_offsets=_numbers(lists["payload_offsets"].values),
@@ -220,11 +155,6 @@ def _arrays(table: pa.Table) -> FrameIndex:
         loss_spans=_ragged(lists["loss_spans"].values) if "loss_spans" in lists else None,
         fragments=_ragged(lists["fragments"].values) if "fragments" in lists else None,
     )
-
-
-def entry_limit(table: pa.Table) -> int:
-    """Return how many documents the lists of a table can hold at most."""
-    return len(_column(table, "lengths").values)
 
 
 def _check(index: FrameIndex, entry: ShardEntry, members: int | None, itemsize: int) -> None:
@@ -292,8 +222,3 @@ def _ragged(values: pa.Array) -> Ragged:
     if values.null_count:
         raise ValueError("expected lists without nulls")
     return Ragged(values.offsets.to_numpy().astype(np.int64), _numbers(values.values))
-
-
-def _nbytes(thing: FrameIndex | Ragged) -> int:
-    parts = (getattr(thing, field.name) for field in fields(thing))
-    return sum(_nbytes(part) if isinstance(part, Ragged) else part.nbytes for part in parts if part is not None)

@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from streampipe.shards.index import FrameIndex
+from streampipe.shards.frame_index import FrameIndex
 
 
 class IndexCache:

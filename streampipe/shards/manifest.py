@@ -247,6 +247,8 @@ def _contradiction_of_files(manifest: Manifest) -> str | None:
 def _contradiction_of_counts(manifest: Manifest) -> str | None:
     for split, shards in manifest.splits.items():
         for entry in shards:
+            if not (entry.bytes and entry.index_bytes):
+                return f"{entry.path} and {entry.index_path} cannot be empty"
             if not (1 <= entry.frames <= entry.documents <= entry.tokens and 1 <= entry.longest <= entry.tokens):
                 return (
                     f"{entry.path} cannot have {entry.frames} frames, {entry.documents} documents, {entry.tokens} "

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from streampipe.errors import ConfigError, ShardMissingError
 from streampipe.shards.frame import decode_frame
-from streampipe.shards.index import FrameIndex, Origins, decode_index, decode_origins
+from streampipe.shards.frame_index import FrameIndex, Origins
+from streampipe.shards.index import decode_index, decode_origins
 from streampipe.shards.index_cache import IndexCache
 from streampipe.shards.manifest import Manifest, ShardEntry, TokenizerInfo, read_manifest
 from streampipe.storage import Range, Store, open_store
@@ -131,7 +132,7 @@ class Source:
             start, end = int(index.offset[first]), int(index.offset[stop - 1] + index.compressed_bytes[stop - 1])
             ranges.append((self.shards[shard].path, start, end - start))
         raw: dict[tuple[int, int], bytes] = {}
-        for (shard, first, stop), data in zip(runs, self._read_ranges(ranges), strict=True):
+        for (shard, first, stop), data in zip(runs, self.read_stored(ranges), strict=True):
             index, where, view = self.index(shard), f"{self.url}/{self.shards[shard].path}", memoryview(data)
             for f in range(first, stop):
                 start = int(index.offset[f] - index.offset[first])
@@ -139,6 +140,17 @@ class Source:
                 stored = view[start : start + int(index.compressed_bytes[f])] if f < stop - 1 else view[start:]
                 raw[shard, f] = decode_frame(stored, f, index, self.manifest.compression, where)
         return [raw[frame] for frame in frames]
+
+    def read_stored(self, ranges: Sequence[Range]) -> list[bytes]:
+        """Return bytes of this source's files as they are stored, unchecked; short at the end of a file.
+
+        Raises:
+            ShardMissingError: if a file is not there.
+        """
+        try:
+            return self.store.read_ranges(ranges)
+        except FileNotFoundError as error:
+            raise self._missing(str(error.filename or "").rpartition("/")[2], error) from error
 
     def _runs(self, frames: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
         """Join adjacent frames, in ascending order, to (shard, first, stop)."""
@@ -168,12 +180,6 @@ class Source:
             return self.store.read(entry.index_path)
         except FileNotFoundError as error:
             raise self._missing(entry.index_path, error) from error
-
-    def _read_ranges(self, ranges: Sequence[Range]) -> list[bytes]:
-        try:
-            return self.store.read_ranges(ranges)
-        except FileNotFoundError as error:
-            raise self._missing(str(error.filename or "").rpartition("/")[2], error) from error
 
     def _missing(self, path: str, error: FileNotFoundError) -> ShardMissingError:
         return ShardMissingError(

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from streampipe.shards.codec import codec_for
 from streampipe.shards.frame import Document, EncodedFrame, encode_frame
-from streampipe.shards.index import FrameIndex, Origins, encode_index
+from streampipe.shards.frame_index import FrameIndex, Origins
+from streampipe.shards.index import encode_index
 from streampipe.shards.manifest import INDEX_SUFFIX, SHARD_SUFFIX, Compression, ShardEntry, TokenDtype
 
 FRAME_TOKENS = 65_536
