@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,12 @@ from streampipe.storage.store import Range, refuse_escape
 
 SECRET_KEY = re.compile(r"key|secret|token|password|passwd|credential|sas|auth", re.IGNORECASE)
 """Option names whose values never appear in a message."""
+
+# A filesystem that is collected closes its connections. In a forked child that would take the parent's sockets out of
+# the event queue which both share, and the parent's next read would wait until it times out: the child keeps them all.
+_USED: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+_INHERITED: list[Any] = []
+os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_USED.values()))
 
 
 class FsspecStore:
@@ -93,6 +100,7 @@ class FsspecStore:
         if self._opened is None or self._opened[0] != os.getpid():
             with self._translated("", "cannot open"):
                 filesystem, root = fsspec.core.url_to_fs(self._full_url, **self._options)
+            _USED[id(filesystem)] = filesystem
             self._opened = (os.getpid(), filesystem, str(root).rstrip("/"))
         return self._opened[1], self._opened[2]
 
