@@ -1,0 +1,50 @@
+"""What was read, what was left out, and why."""
+
+from collections import Counter
+from typing import Literal
+
+from streampipe.errors import SourceError
+
+OnBadRow = Literal["error", "count"]
+MAX_EXAMPLES = 20
+
+SKIPPED = ("missing", "null", "empty", "blank", "no_tokens")
+"""Rows without a text: always counted, never an error."""
+
+BAD = ("malformed", "not_an_object", "wrong_type", "ambiguous", "lone_surrogate", "not_utf8")
+"""Rows that cannot be read: an error, or counted if the user says so."""
+
+
+class Tally:
+    """Counts rows by reason, and applies the user's rule for bad ones.
+
+    Attributes:
+        reasons: how many rows were left out, by reason.
+        examples: the first bad rows in words.
+        fields: the fields of the first row that lacked the wanted one.
+    """
+
+    def __init__(self, on_bad_row: OnBadRow = "error") -> None:
+        self._on_bad_row = on_bad_row
+        self.reasons: Counter[str] = Counter()
+        self.examples: list[str] = []
+        self.fields: list[str] = []
+
+    def skip(self, reason: str) -> None:
+        """Count a row without a text."""
+        self.reasons[reason] += 1
+
+    def bad(self, reason: str, where: str, why: str) -> None:
+        """Count a bad row, or stop.
+
+        Raises:
+            SourceError: if the rule is `error`.
+        """
+        if self._on_bad_row == "error":
+            raise SourceError(
+                f"{where}: {why}; mend the input, or use --on-bad-row count to leave such rows out and count them",
+                path=where,
+            )
+        self.reasons[reason] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{where}: {why}")
