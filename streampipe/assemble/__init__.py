@@ -1,0 +1,1 @@
+"""CONTENT: pieces of frames -> THD or SBHD arrays. numpy only."""

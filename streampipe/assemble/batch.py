@@ -1,0 +1,151 @@
+"""Decoded frames to the arrays of a micro batch, one copy."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampipe.assemble.batch_config import BatchConfig
+from streampipe.assemble.segments import Frames, Ground, Segments, lay_out
+
+IGNORED = -100
+
+
+def assemble(segments: Segments, frames: Frames, shape: tuple[int, int], config: BatchConfig, pad_id: int) -> dict[str, Any]:
+    """Build one micro batch.
+
+    Args:
+        segments: its pieces.
+        frames: each decoded frame as an array of token ids, headers included; `segments.offset` counts its elements.
+        shape: rows and positions of a row; T is their product.
+        config: layout, fields, labels and token_dtype are read.
+        pad_id: the id that stands where no token is.
+
+    Returns:
+        THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens, cu_seqlens_padded` int32 [S + 1]
+        (the very same array when nothing is padded inside), `max_seqlen` int, `source_ids, epochs` int32 and `document_ids` int64 [S], -1 for padding.
+        SBHD: the first four as [rows, positions], `lengths` int32 [rows], and the ids per row.
+        Both: `loss_tokens`, the trained positions of this micro batch. Masks come from positions, never from token values.
+    """
+    if config.layout == "sbhd":
+        segments = _one_per_row(segments, shape[1])
+    ground = lay_out(segments, *shape)
+    writer = _Writer(segments, frames, ground, config)
+    batch: dict[str, Any] = {"tokens": writer.tokens(pad_id)}
+    makers = {
+        "labels": lambda: writer.labels(batch["tokens"]),
+        "position_ids": writer.position_ids,
+        "loss_mask": writer.loss_mask,
+        "padding_mask": writer.padding_mask,
+    }
+    batch |= {field: makers[field]() for field in config.fields if field != "tokens"}
+    if config.layout == "sbhd":
+        batch = {field: array.reshape(shape) for field, array in batch.items()}
+        batch["lengths"] = np.zeros(shape[0], np.int32)
+        batch["lengths"][segments.row] = segments.length
+    else:
+        batch |= _boundaries(ground)
+    batch |= _identities(segments, ground)
+    batch["loss_tokens"] = writer.loss_tokens()
+    return batch
+
+
+def _one_per_row(segments: Segments, seq_length: int) -> Segments:
+    """Let each piece take its whole row: a padded row is one segment, right-padded."""
+    whole = np.full(len(segments), seq_length, np.int64)
+    s = segments
+    return Segments(s.row, s.frame, s.offset, s.length, whole, s.goes_on, s.source, s.epoch, s.document)
+
+
+def _boundaries(ground: Ground) -> dict[str, Any]:
+    padded = np.zeros(len(ground.room) + 1, np.int32)
+    np.cumsum(ground.room, out=padded[1:])
+    real = padded
+    if not np.array_equal(ground.real, ground.room):
+        real = np.zeros(len(ground.real) + 1, np.int32)
+        np.cumsum(ground.real, out=real[1:])
+    return {"cu_seqlens": real, "cu_seqlens_padded": padded, "max_seqlen": int(ground.room.max())}
+
+
+def _identities(segments: Segments, ground: Ground) -> dict[str, Any]:
+    named = {"source_ids": segments.source, "document_ids": segments.document, "epochs": segments.epoch}
+    found: dict[str, Any] = {}
+    for name, values in named.items():
+        found[name] = np.full(len(ground.room), -1, values.dtype)
+        found[name][ground.place] = values
+    return found
+
+
+class _Writer:
+    """Makes each per-token array of one micro batch."""
+
+    def __init__(self, segments: Segments, frames: Frames, ground: Ground, config: BatchConfig) -> None:
+        self._segments = segments
+        self._frames = frames
+        self._ground = ground
+        self._dtype = np.dtype(config.token_dtype)
+        self._aligned = config.labels == "aligned"
+        self._positions = int(ground.room.sum())
+        self._starts = ground.begin[ground.place]
+        self._ends = self._starts + segments.length
+        # Where no token is: behind the real tokens of a padded piece, and the whole of a dummy document.
+        real = np.where(ground.piece < 0, 0, ground.real)
+        short = np.flatnonzero(real < ground.room)
+        self._empty = [
+            slice(begin, end)
+            for begin, end in zip(
+                (ground.begin[short] + real[short]).tolist(), (ground.begin[short] + ground.room[short]).tolist(), strict=True
+            )
+        ]
+
+    def tokens(self, pad_id: int) -> NDArray[Any]:
+        tokens = np.empty(self._positions, self._dtype)
+        frames = self._frames
+        for frame, offset, start, end in zip(
+            self._segments.frame.tolist(), self._segments.offset.tolist(), self._starts.tolist(), self._ends.tolist(), strict=True
+        ):
+            tokens[start:end] = frames[frame][offset : offset + end - start]
+        for empty in self._empty:
+            tokens[empty] = pad_id
+        return tokens
+
+    def labels(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """Aligned: the next token inside the piece; its last position has a target only if the piece goes on. Unshifted: the token itself."""
+        segments = self._segments
+        labels = np.empty_like(tokens)
+        if self._aligned:
+            labels[:-1] = tokens[1:]
+            labels[self._ends - 1] = IGNORED
+            for piece in np.flatnonzero(segments.goes_on).tolist():
+                after = int(segments.offset[piece] + segments.length[piece])
+                labels[self._ends[piece] - 1] = self._frames[int(segments.frame[piece])][after]
+        else:
+            labels[:] = tokens
+            labels[self._starts] = IGNORED
+        for empty in self._empty:
+            labels[empty] = IGNORED
+        return labels
+
+    def position_ids(self) -> NDArray[Any]:
+        position_ids = np.empty(self._positions, self._dtype)
+        counting = np.arange(int(self._ground.room.max()), dtype=self._dtype)
+        for begin, room in zip(self._ground.begin.tolist(), self._ground.room.tolist(), strict=True):
+            position_ids[begin : begin + room] = counting[:room]
+        return position_ids
+
+    def loss_mask(self) -> NDArray[np.float32]:
+        mask = np.ones(self._positions, np.float32)
+        mask[self._ends[~self._segments.goes_on] - 1 if self._aligned else self._starts] = 0.0
+        for empty in self._empty:
+            mask[empty] = 0.0
+        return mask
+
+    def padding_mask(self) -> NDArray[np.bool_]:
+        mask = np.zeros(self._positions, np.bool_)
+        for empty in self._empty:
+            mask[empty] = True
+        return mask
+
+    def loss_tokens(self) -> int:
+        trained = int(self._segments.length.sum()) - len(self._segments)
+        return trained + int(self._segments.goes_on.sum()) if self._aligned else trained

@@ -1,0 +1,156 @@
+"""The state of a stream: how far it got, and which stream it is.
+
+A cursor is JSON of under 4 KiB, the same bytes on every rank. It holds planned facts only, so nothing that one rank alone saw can make it differ.
+Paths, URLs and storage options are not in it: a source moved to another bucket is the same source.
+"""
+
+from typing import Any
+
+import msgspec
+
+from streampipe.errors import CursorMismatchError
+
+CURSOR_VERSION = 1
+# Raised whenever a release changes which document comes when; see the changelog's heading Order.
+ORDER_VERSION = 1
+
+
+class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The canonical choices of a stream: whatever decides the order.
+
+    Attributes:
+        seed, seq_length: of the run.
+        packing: policy, overlong and document_multiple, joined by slashes.
+        windows, round_tokens: the planning unit; round_tokens is an exact fraction.
+        tokenizer: hash of vocabulary, merges and pre-tokenizer, shared by all sources.
+    """
+
+    seed: int
+    seq_length: int
+    packing: str
+    windows: int
+    round_tokens: str
+    tokenizer: str
+
+
+class SourcePast(msgspec.Struct, frozen=True, array_like=True):
+    """What a source is and what the run has planned of it.
+
+    Attributes:
+        content: hash of what the source holds.
+        weight: its exact share of tokens.
+        epochs: its limit.
+        shuffle: shards shuffled together; 0 for none.
+        tokens, documents: planned so far.
+        truncated_tokens, dropped_documents, dropped_tokens: lost so far to `overlong`.
+    """
+
+    content: str
+    weight: str
+    epochs: int | None
+    shuffle: int
+    tokens: int = 0
+    documents: int = 0
+    truncated_tokens: int = 0
+    dropped_documents: int = 0
+    dropped_tokens: int = 0
+
+
+class Within(msgspec.Struct, frozen=True, array_like=True):
+    """A place between the micro batches of one step.
+
+    Attributes:
+        micro_batches: how many of the step every rank has been given.
+        dp_size, micro_batch_size, global_batch_size: what the step was cut by; it can only be finished with the same.
+    """
+
+    micro_batches: int
+    dp_size: int
+    micro_batch_size: int
+    global_batch_size: int
+
+
+class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A place in a stream.
+
+    Attributes:
+        stream, sources: which stream; sources by name.
+        phase: number of the phase of the config.
+        round, offset: the next step begins with sequence `offset` of `round`.
+        sequences, step: planned before it.
+        within: set between the micro batches of a step.
+        version: of this record. order_version: of the order.
+    """
+
+    stream: StreamPast
+    sources: dict[str, SourcePast]
+    round: int = 0
+    offset: int = 0
+    sequences: int = 0
+    step: int = 0
+    phase: int = 0
+    within: Within | None = None
+    version: int = CURSOR_VERSION
+    order_version: int = ORDER_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, for a checkpoint."""
+        built: dict[str, Any] = msgspec.to_builtins(self, order="sorted")
+        return built
+
+    def to_json(self) -> bytes:
+        """Return the canonical JSON."""
+        return msgspec.json.encode(self, order="sorted")
+
+
+def read_cursor(state: Any) -> Cursor:
+    """Return a cursor from `to_dict` or `to_json`.
+
+    Raises:
+        CursorMismatchError: for a state that is no cursor, or one of another version.
+    """
+    try:
+        data = msgspec.json.decode(state) if isinstance(state, bytes | str) else state
+    except msgspec.DecodeError as error:
+        raise CursorMismatchError(f"the cursor is not JSON ({error}); load a state that state_dict() gave") from error
+    if not isinstance(data, dict):
+        raise CursorMismatchError(f"a cursor is a JSON object, but got {type(data).__name__}; load a state that state_dict() gave")
+    for field, known in (("version", CURSOR_VERSION), ("order_version", ORDER_VERSION)):
+        if data.get(field) != known:
+            raise CursorMismatchError(
+                f"the cursor has {field} {data.get(field)!r}, but this release reads {known}; resume with the release of streampipe that wrote it",
+                (field,),
+            )
+    try:
+        return msgspec.convert(data, Cursor)
+    except msgspec.ValidationError as error:
+        raise CursorMismatchError(f"the cursor is damaged ({error}); load a state that state_dict() gave") from error
+
+
+def check_same_stream(cursor: Cursor, stream: StreamPast, sources: dict[str, SourcePast]) -> None:
+    """Refuse a cursor that belongs to another stream.
+
+    Raises:
+        CursorMismatchError: naming every field that differs, with both values.
+    """
+    differing: dict[str, tuple[Any, Any]] = {}
+    for field in StreamPast.__struct_fields__:
+        saved, now = getattr(cursor.stream, field), getattr(stream, field)
+        if saved != now:
+            differing[field] = (saved, now)
+    for name in sorted(cursor.sources.keys() | sources.keys()):
+        if name not in sources or name not in cursor.sources:
+            differing[f"sources.{name}"] = ("present", "absent") if name in cursor.sources else ("absent", "present")
+            continue
+        for field in ("content", "weight", "epochs", "shuffle"):
+            saved, now = getattr(cursor.sources[name], field), getattr(sources[name], field)
+            if saved != now:
+                differing[f"sources.{name}.{field}"] = (saved, now)
+    if differing:
+        listed = "; ".join(f"{field}: the cursor has {saved!r}, this stream {now!r}" for field, (saved, now) in differing.items())
+        hint = " (`content` differs when a shard of the source was changed, added or removed)" if any(f.endswith(".content") for f in differing) else ""
+        raise CursorMismatchError(
+            f"this cursor belongs to another stream: {listed}{hint}; resume with the config and the data that the run was started with, "
+            f"or start a new run without the cursor",
+            tuple(differing),
+        )

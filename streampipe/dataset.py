@@ -1,0 +1,117 @@
+"""StreamDataset: micro batches of one rank as torch tensors, under any loader that takes an IterableDataset."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from streampipe.config import StreamConfig
+from streampipe.cursor import Cursor, read_cursor
+from streampipe.parallel import Topology
+from streampipe.run_ahead import MicroBatches, Stride
+from streampipe.stream import Stream, open_stream
+
+
+class StreamDataset(IterableDataset[dict[str, Any]]):
+    """Micro batches of one rank, ready made: use `batch_size=None`.
+
+    Under a plain `DataLoader` with any `num_workers` it delivers the same sequence (worker w of W makes every W-th micro batch), and
+    `batch["cursor"]` is the state to save. Under torchdata's `StatefulDataLoader` its `state_dict` is used.
+
+    Args:
+        config: the stream.
+        topology: the rank.
+
+    Raises:
+        ConfigError: when the batch sizes do not fit the topology. Sources are opened at the first use.
+    """
+
+    def __init__(self, config: StreamConfig, topology: Topology | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.topology = topology or Topology()
+        self.topology.check_batch(config.batch.global_batch_size, config.batch.micro_batch_size)
+        self._stream: Stream | None = None
+        self._cursor: Cursor | None = None
+
+    @property
+    def stream(self) -> Stream:
+        """The opened stream."""
+        if self._stream is None:
+            self._stream = open_stream(self.config)
+        return self._stream
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None}  # a worker opens its own
+
+    def __iter__(self) -> "TensorBatches":
+        info = get_worker_info()
+        stride = Stride(info.id, info.num_workers) if info is not None else Stride()
+        cursor = self._cursor or self.stream.start()
+        if self.stream.ended(cursor):
+            cursor = self.stream.start()
+        return TensorBatches(self.stream, self.topology, cursor, stride)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the next iterator begins: a cursor."""
+        return (self._cursor or self.stream.start()).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iterator begin at a cursor, `batch["cursor"]` for one.
+
+        Raises:
+            CursorMismatchError: when it belongs to another stream.
+        """
+        cursor = read_cursor(state)
+        self.stream.place(cursor)
+        self._cursor = cursor
+
+
+class TensorBatches(Iterator[dict[str, Any]]):
+    """An iterator over a worker's micro batches as tensors, with the state after the last one delivered."""
+
+    def __init__(self, stream: Stream, topology: Topology, cursor: Cursor, stride: Stride) -> None:
+        self._stream = stream
+        self._topology = topology
+        self._workers = stride.workers
+        self._batches = MicroBatches(stream, topology, cursor, stride)
+        self._state = {"cursor": cursor.to_dict(), "skip": stride.worker}
+
+    def __next__(self) -> dict[str, Any]:
+        batch = next(self._batches)
+        self._state = {"cursor": batch["cursor"], "skip": self._workers - 1}
+        return as_tensors(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place after the last batch, and how many batches of other workers come before this one's next."""
+        return self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of `state_dict`, under the same number of workers.
+
+        Raises:
+            CursorMismatchError: when it belongs to another stream.
+        """
+        self._batches.close()
+        stride = Stride(int(state["skip"]), self._workers)
+        self._batches = MicroBatches(self._stream, self._topology, read_cursor(state["cursor"]), stride)
+        self._state = state
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._batches.close()
+
+
+def as_tensors(batch: dict[str, Any]) -> dict[str, Any]:
+    """Turn the arrays of a batch into tensors that share their memory; the same array becomes the same tensor."""
+    seen: dict[int, torch.Tensor] = {}
+    tensors: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, np.ndarray):
+            if id(value) not in seen:
+                seen[id(value)] = torch.from_numpy(value)
+            value = seen[id(value)]  # noqa: PLW2901
+        tensors[name] = value
+    return tensors

@@ -1,0 +1,103 @@
+"""What the first round says of a run: padding, read amplification, memory."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from streampipe.cursor import Cursor
+from streampipe.errors import ConfigError
+from streampipe.parallel import Topology
+from streampipe.plan.round_plan import RoundPlan
+from streampipe.stream import Stream
+
+# Bytes that a piece takes in a plan: six arrays of its own, four of its address, rounded up for what planning holds for a moment.
+_BYTES_OF_A_PIECE = 300
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is to be expected of a run, from one round of it.
+
+    Attributes:
+        rounds: of a finite run; None for an endless one.
+        windows, sequences: of the round.
+        padding: share of positions without a token.
+        read_amplification: frames read by all ranks together, over the frames there are.
+        resident_bytes: what the loader of a rank holds in memory at most: decoded frames of two rounds, two plans, batches.
+        plan_hash: of the round's plan.
+    """
+
+    rounds: int | None
+    windows: int
+    sequences: int
+    padding: float
+    read_amplification: float
+    resident_bytes: int
+    plan_hash: str
+
+    def __str__(self) -> str:
+        rounds = "endless rounds" if self.rounds is None else f"{self.rounds} rounds"
+        return (
+            f"{rounds} of about {self.sequences} sequences in {self.windows} windows; resident memory up to {self.resident_bytes / 2**20:.0f} MiB "
+            f"a rank, expected padding {self.padding:.2%}, frames read {self.read_amplification:.2f} times over all ranks"
+        )
+
+
+def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
+    """Plan the round of the cursor and describe it.
+
+    With one column a rank or more, a rank reads the frames of its columns; with fewer windows than ranks, several ranks read the same window.
+    """
+    plan = stream.planner.round(cursor.round)
+    config = stream.config
+    column = np.repeat(np.arange(len(plan)) % plan.windows, np.diff(plan.sequence_start))
+    reader = (column + cursor.sequences) % plan.windows * topology.dp_size // plan.windows
+    reads = len(np.unique(reader * max(1, len(plan.frames)) + plan.pieces.occurrence))
+    amplification = reads / max(1, len(plan.frames)) * max(1.0, topology.dp_size / plan.windows)
+    itemsize = max(source.token_dtype.itemsize for source in stream.sources)
+    tokens = int(plan.totals.taken_tokens.sum())
+    share = min(1.0, amplification / topology.dp_size)
+    batch_bytes = config.batch.micro_batch_size * config.seq_length * 28 * (config.loader.prefetch + 2)
+    resident = int(2 * tokens * itemsize * share) + 2 * len(plan.pieces) * _BYTES_OF_A_PIECE + batch_bytes
+    return Forecast(
+        stream.planner.rounds, plan.windows, len(plan), plan.padding(), amplification, resident, _hash(plan)
+    )
+
+
+def check_memory(expected: Forecast) -> None:
+    """Refuse what cannot fit into this machine.
+
+    Raises:
+        ConfigError: with the cure.
+    """
+    available = available_memory()
+    if available is not None and expected.resident_bytes > available:
+        raise ConfigError(
+            f"$.plan: a round would hold up to {expected.resident_bytes / 2**30:.1f} GiB in memory on each rank, but {available / 2**30:.1f} GiB are "
+            f"available; lower plan.windows or plan.window_tokens, or use more data-parallel ranks (a rank holds its share of a round)"
+        )
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes that this process may still take: of the machine or of its cgroup, whichever is less; None if unknown."""
+    limits: list[int] = []
+    try:
+        meminfo = (root / "proc/meminfo").read_text()
+        limits.append(int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024)
+    except (OSError, IndexError, ValueError):
+        return None
+    try:
+        group = root / "sys/fs/cgroup"
+        limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # no cgroup, or one without a limit
+    return min(limits)
+
+
+def _hash(plan: RoundPlan) -> str:
+    digest = hashlib.sha256()
+    for array in (plan.sequence_start, plan.pieces.occurrence, plan.pieces.document, plan.pieces.start, plan.pieces.length):
+        digest.update(np.ascontiguousarray(array, np.int64).tobytes())
+    return digest.hexdigest()[:16]

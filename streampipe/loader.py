@@ -1,0 +1,211 @@
+"""StreamLoader: what a training script iterates, saves and resumes."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from streampipe.config import StreamConfig
+from streampipe.cursor import Cursor, read_cursor
+from streampipe.dataset import StreamDataset, TensorBatches
+from streampipe.errors import StreampipeError
+from streampipe.forecast import check_memory, forecast
+from streampipe.parallel import Topology
+from streampipe.stream import Stream
+
+log = logging.getLogger("streampipe")
+
+
+def build_loader(config: StreamConfig, topology: Topology | None = None) -> "StreamLoader":
+    """Return the loader of one rank.
+
+    Args:
+        config: the stream, from `load_config`.
+        topology: the rank; a single rank if left out.
+
+    Raises:
+        ConfigError: when config and topology do not fit together.
+        SourceError: when a source cannot be read.
+    """
+    dataset = StreamDataset(config, topology)
+    _ = dataset.stream  # a config that cannot be streamed fails here, not at the first step
+    return StreamLoader(dataset)
+
+
+class StreamLoader(Iterator[dict[str, Any]]):
+    """An iterator of micro batches that knows how far it has got.
+
+    `iter()` goes on from the cursor; after a finite run has ended it starts anew. The state counts what was delivered, not what was prefetched;
+    it is the same on every rank, and taking it is free and needs no other rank. It can be used in a `with` statement.
+
+    Args:
+        dataset: of this rank.
+    """
+
+    def __init__(self, dataset: StreamDataset) -> None:
+        self.dataset = dataset
+        self.config = dataset.config
+        self.topology = dataset.topology
+        self._cursor: Cursor | None = None
+        self._batches: Iterator[dict[str, Any]] | None = None
+        self._ended = False
+        self._announced = False
+        self._meter = _Meter()
+
+    @property
+    def stream(self) -> Stream:
+        """The opened stream."""
+        return self.dataset.stream
+
+    def __iter__(self) -> "StreamLoader":
+        if self._ended:
+            self._ended, self._cursor = False, None
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        if self._ended:
+            raise StopIteration
+        if self._batches is None:
+            self._batches = self._start()
+        began = time.perf_counter()
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self.close()
+            self._ended = True
+            raise
+        self._meter.count(time.perf_counter() - began, int(batch["tokens"].numel()))
+        self._cursor = read_cursor(batch["cursor"])
+        self._log(batch)
+        return batch
+
+    def __enter__(self) -> "StreamLoader":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor after the last delivered batch: JSON types, under 4 KiB, the same on every rank."""
+        return (self._cursor or self.stream.start()).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a cursor, at once: what was prefetched is forgotten.
+
+        Raises:
+            CursorMismatchError: naming the fields, when the cursor belongs to another stream.
+        """
+        self.dataset.load_state_dict(state)
+        self.close()
+        self._cursor, self._ended = read_cursor(state), False
+
+    def metrics(self) -> dict[str, Any]:
+        """Return how the run stands: planned facts over all ranks, and this rank's waiting.
+
+        `tokens, sequences, steps, padding` (share of positions without a token), `sources: {name: {tokens, documents, epochs, share,
+        truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`, `positions_per_second`, `wait_seconds`.
+        """
+        cursor = self._cursor or self.stream.start()
+        tokens = sum(past.tokens for past in cursor.sources.values())
+        sources = {
+            source.name: {
+                "tokens": past.tokens,
+                "documents": past.documents,
+                "epochs": (past.tokens + past.truncated_tokens + past.dropped_tokens) / int(source.shard_tokens.sum()),
+                "share": past.tokens / tokens if tokens else 0.0,
+                "truncated_tokens": past.truncated_tokens,
+                "dropped_documents": past.dropped_documents,
+                "dropped_tokens": past.dropped_tokens,
+            }
+            for source in self.stream.sources
+            for past in (cursor.sources[source.name],)
+        }
+        positions = cursor.sequences * self.config.seq_length
+        planned = {"steps": cursor.step, "sequences": cursor.sequences, "tokens": tokens}
+        return planned | {"padding": 1 - tokens / positions if positions else 0.0, "sources": sources} | self._meter.read()
+
+    def close(self) -> None:
+        """Stop threads and workers. The loader can be iterated again and goes on from its cursor."""
+        batches, self._batches = self._batches, None
+        if isinstance(batches, TensorBatches):
+            batches.close()
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        cursor = self._cursor or self.stream.start()
+        if self.stream.ended(cursor):
+            cursor = self._cursor = self.stream.start()
+        if not self._announced:
+            self._announce(cursor)
+        self.dataset.load_state_dict(cursor.to_dict())
+        workers = self.config.loader.num_workers
+        if not workers:
+            return iter(self.dataset)
+        return iter(DataLoader(self.dataset, batch_size=None, num_workers=workers, prefetch_factor=max(2, self.config.loader.prefetch // workers)))
+
+    def _announce(self, cursor: Cursor) -> None:
+        """Compare the ranks, refuse what cannot fit, and say what is coming."""
+        expected = forecast(self.stream, self.topology, cursor)
+        check_memory(expected)
+        compare_ranks(self.stream, expected.plan_hash)
+        log.log(logging.INFO if self.topology == Topology(dp_size=self.topology.dp_size) else logging.DEBUG, "%s", expected)
+        self._announced = True
+
+    def _log(self, batch: dict[str, Any]) -> None:
+        every = self.config.loader.log_every
+        last_of_step = batch["micro_batch"] + 1 == batch["num_micro_batches"]
+        if not every or not last_of_step or (batch["step"] + 1) % every or self.topology.dp_rank:
+            return
+        metrics = self.metrics()
+        blend = ", ".join(f"{name} {of['share']:.2%} (epoch {of['epochs']:.2f})" for name, of in metrics["sources"].items())
+        log.info(
+            "step %d: %d tokens, padding %.2f%%, %s; %.0f positions/s on this rank, waited %.2f s",
+            *(metrics["steps"], metrics["tokens"], 100 * metrics["padding"], blend, metrics["positions_per_second"], metrics["wait_seconds"]),
+        )
+
+
+def compare_ranks(stream: Stream, plan_hash: str) -> None:
+    """Check with one all-gather, when torch.distributed is up, that all ranks read the same stream and made the same plan.
+
+    Raises:
+        StreampipeError: on every rank, naming those that differ from rank 0.
+    """
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return
+    identity = hashlib.sha256(stream.start().to_json()).hexdigest()[:16]
+    mine = {"fingerprint": identity, "first plan": plan_hash}
+    gathered: list[dict[str, str]] = [{} for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(gathered, mine)
+    for what in mine:
+        differing = [rank for rank, theirs in enumerate(gathered) if theirs[what] != gathered[0][what]]
+        if differing:
+            raise StreampipeError(
+                f"the {what} of rank {differing[0]} differs from rank 0's ({gathered[differing[0]][what]} and {gathered[0][what]}; differing ranks: "
+                f"{differing}); all ranks must have the same config, the same data and the same release of streampipe and numpy"
+            )
+
+
+class _Meter:
+    """How long this process has waited for batches."""
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._positions = 0
+        self._waited = 0.0
+        self._began = 0.0
+
+    def count(self, waited: float, positions: int) -> None:
+        if not self._batches:
+            self._began = time.perf_counter() - waited
+        self._batches += 1
+        self._positions += positions
+        self._waited += waited
+
+    def read(self) -> dict[str, Any]:
+        elapsed = time.perf_counter() - self._began
+        rate = self._positions / elapsed if self._batches else 0.0
+        return {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}

@@ -1,0 +1,166 @@
+"""Documents cut to pieces that fit a sequence; what is lost is counted under the reason that the user chose."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streampipe.errors import ConfigError, DocumentTooLongError
+
+Policy = Literal["best_fit", "concat", "none"]
+Overlong = Literal["split", "truncate", "drop", "error"]
+
+
+class PackingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How documents are laid into sequences.
+
+    Attributes:
+        policy: `best_fit` keeps documents whole and fills sequences from a window; `concat` cuts at every `seq_length`, GPT style;
+            `none` puts one document into each sequence.
+        overlong: what happens to a document longer than a sequence.
+        document_multiple: every piece takes a multiple of this many positions (context parallelism, FP8).
+    """
+
+    policy: Policy = "best_fit"
+    overlong: Overlong = "split"
+    document_multiple: int = 1
+
+    def check(self, seq_length: int) -> None:
+        """Refuse what has no meaning.
+
+        Raises:
+            ConfigError: naming the two settings that contradict each other.
+        """
+        if self.document_multiple < 1:
+            raise ConfigError(f"$.packing.document_multiple: must be at least 1, but got {self.document_multiple}")
+        if seq_length % self.document_multiple:
+            raise ConfigError(
+                f"$.packing.document_multiple: {self.document_multiple} does not divide seq_length {seq_length}, so a full sequence "
+                f"could not be aligned; choose a divisor of seq_length"
+            )
+        if self.policy == "concat" and self.document_multiple > 1:
+            raise ConfigError(
+                "$.packing: `concat` leaves no padding between documents, so `document_multiple` above 1 has no meaning with it; "
+                "set document_multiple: 1, or policy: best_fit"
+            )
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The parts of documents that will lie in sequences: arrays of the same length P, in the order of their documents.
+
+    Attributes:
+        occurrence: int64, row of the round's frame table.
+        document: int64, row of the document in its frame.
+        start, length: int64, the tokens `[start, start + length)` of the document.
+        slot: int64, the room the piece takes in its sequence: `length` rounded up to `document_multiple`.
+        goes_on: bool, whether the document's next token is delivered too, in another piece.
+    """
+
+    occurrence: NDArray[np.int64]
+    document: NDArray[np.int64]
+    start: NDArray[np.int64]
+    length: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    goes_on: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def take(self, rows: NDArray[np.int64]) -> "Pieces":
+        """Return the pieces at `rows`, in that order."""
+        return Pieces(*(getattr(self, field)[rows] for field in _FIELDS))
+
+
+_FIELDS = ("occurrence", "document", "start", "length", "slot", "goes_on")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What `overlong` took away: arrays over the frame table, int64 [O].
+
+    Attributes:
+        truncated_tokens: tokens cut off the ends of overlong documents.
+        dropped_documents, dropped_tokens: overlong documents left out, and their tokens.
+    """
+
+    truncated_tokens: NDArray[np.int64]
+    dropped_documents: NDArray[np.int64]
+    dropped_tokens: NDArray[np.int64]
+
+
+def cut_documents(
+    lengths: NDArray[np.int64], documents: NDArray[np.int64], seq_length: int, packing: PackingConfig
+) -> tuple[Pieces, Lost]:
+    """Cut documents to pieces of at most `seq_length` tokens.
+
+    Args:
+        lengths: int64 [D], tokens of each document, frame after frame.
+        documents: int64 [O], documents of each frame of the round.
+        seq_length: tokens of a sequence.
+        packing: `overlong` and `document_multiple` are read.
+
+    Raises:
+        DocumentTooLongError: with `overlong: error`.
+    """
+    frames = len(documents)
+    occurrence = np.repeat(np.arange(frames), documents)
+    first = np.cumsum(documents) - documents
+    document = np.arange(len(lengths)) - first[occurrence]
+    overlong = lengths > seq_length
+    lost_tokens = np.where(overlong, lengths - seq_length, 0)
+    nothing = np.zeros(frames, np.int64)
+    lost = Lost(nothing, nothing, nothing)
+    if packing.policy == "concat" and packing.overlong == "split":
+        return _whole(occurrence, document, lengths, packing), lost
+    if not overlong.any():
+        return _whole(occurrence, document, lengths, packing), lost
+    if packing.overlong == "error":
+        raise DocumentTooLongError(
+            f"{int(overlong.sum())} documents are longer than seq_length {seq_length} (the longest has {int(lengths.max())} tokens); "
+            f"choose packing.overlong: split, truncate or drop, or a longer seq_length"
+        )
+    if packing.overlong == "drop":
+        kept = ~overlong
+        lost = Lost(nothing, _per_frame(occurrence, overlong, frames), _per_frame(occurrence, np.where(overlong, lengths, 0), frames))
+        return _whole(occurrence[kept], document[kept], lengths[kept], packing), lost
+    if packing.overlong == "truncate":
+        lost = Lost(_per_frame(occurrence, lost_tokens, frames), nothing, nothing)
+        return _whole(occurrence, document, np.minimum(lengths, seq_length), packing), lost
+    return _split(occurrence, document, lengths, seq_length, packing), lost
+
+
+def _whole(
+    occurrence: NDArray[np.int64], document: NDArray[np.int64], length: NDArray[np.int64], packing: PackingConfig
+) -> Pieces:
+    slot = _slot(length, packing)
+    return Pieces(occurrence, document, np.zeros(len(length), np.int64), length, slot, np.zeros(len(length), bool))
+
+
+def _split(
+    occurrence: NDArray[np.int64],
+    document: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    seq_length: int,
+    packing: PackingConfig,
+) -> Pieces:
+    """Cut every document at multiples of `seq_length`: 20 tokens at 8 give 8, 8, 4."""
+    parts = np.maximum(1, -(-lengths // seq_length))
+    row = np.repeat(np.arange(len(lengths)), parts)
+    part = np.arange(len(row)) - (np.cumsum(parts) - parts)[row]
+    start = part * seq_length
+    length = np.minimum(seq_length, lengths[row] - start)
+    goes_on = part < parts[row] - 1
+    return Pieces(occurrence[row], document[row], start, length, _slot(length, packing), goes_on)
+
+
+def _slot(length: NDArray[np.int64], packing: PackingConfig) -> NDArray[np.int64]:
+    multiple = packing.document_multiple
+    return length if multiple == 1 else -(-length // multiple) * multiple
+
+
+def _per_frame(occurrence: NDArray[np.int64], amounts: NDArray[np.generic], frames: int) -> NDArray[np.int64]:
+    # bincount sums in float64, exact below 2^53 tokens of one round.
+    return np.bincount(occurrence, weights=amounts.astype(np.float64), minlength=frames).astype(np.int64)

@@ -1,0 +1,162 @@
+"""Composes the plan: round in, sequences in canonical order out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streampipe.errors import ConfigError, StreampipeError
+from streampipe.plan.blend import Blend
+from streampipe.plan.epoch_order import SourceAxis
+from streampipe.plan.packing import pack
+from streampipe.plan.pieces import Lost, PackingConfig, cut_documents
+from streampipe.plan.round_plan import FrameTable, RoundPlan, SourceTotals, cost_of_sequences, running_sums
+from streampipe.plan.sequence_order import canonical_order, level_columns, move_to_end
+from streampipe.plan.windows import deal_frames
+from streampipe.rng import keyed_permutation
+
+
+class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The size of the planning unit.
+
+    Attributes:
+        windows: localities of a round; at least the largest data-parallel size of the run, best a multiple of it.
+        window_tokens: tokens of a window; null for max(2^20, 8 x seq_length).
+    """
+
+    windows: int = 64
+    window_tokens: int | None = None
+
+    def resolved_window_tokens(self, seq_length: int) -> int:
+        """Return tokens of a window."""
+        return self.window_tokens if self.window_tokens is not None else max(2**20, 8 * seq_length)
+
+    def check(self) -> None:
+        """Raise ConfigError for sizes below 1."""
+        if self.windows < 1:
+            raise ConfigError(f"$.plan.windows: must be at least 1, but got {self.windows}")
+        if self.window_tokens is not None and self.window_tokens < 1:
+            raise ConfigError(f"$.plan.window_tokens: must be at least 1, but got {self.window_tokens}")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The canonical numbers that shape a round.
+
+    Attributes:
+        seed: of the run.
+        seq_length: positions of a sequence.
+        windows: columns of a round.
+        packing: how documents become sequences.
+    """
+
+    seed: int
+    seq_length: int
+    windows: int
+    packing: PackingConfig
+
+
+def _hold_breath() -> None:
+    """Go on at once."""
+
+
+class Planner:
+    """Plans rounds. Pure: the same round gives the same plan, on every rank, at any time.
+
+    Args:
+        axes: the sources in the order of the blend.
+        blend: where each axis stands at each round.
+        layout: the canonical numbers.
+        shuffled: whether sequences stand in random order within their column.
+    """
+
+    def __init__(self, axes: Sequence[SourceAxis], blend: Blend, layout: Layout, *, shuffled: bool = True) -> None:
+        self.axes = tuple(axes)
+        self.blend = blend
+        self.layout = layout
+        self.shuffled = shuffled
+
+    @property
+    def rounds(self) -> int | None:
+        """Rounds of a finite run; None for an endless one."""
+        return self.blend.rounds
+
+    def round(self, number: int, breathe: Callable[[], None] = _hold_breath) -> RoundPlan:
+        """Plan a round.
+
+        Args:
+            number: from 0; an endless run has a plan for every number.
+            breathe: called between slices of about a millisecond, so that a caller can let other threads run.
+
+        Raises:
+            DocumentTooLongError: with `overlong: error`.
+            SourceError: from the index of a shard.
+        """
+        layout = self.layout
+        frames, lengths, documents = self._line(number)
+        breathe()
+        pieces, lost = cut_documents(lengths, documents, layout.seq_length, layout.packing)
+        packed = pack(layout.packing.policy, pieces, layout.seq_length, layout.windows, breathe)
+        column = level_columns(packed.window, layout.windows)
+        place = canonical_order(column, layout.windows, layout.seed, "sequences", number, shuffled=self.shuffled)
+        if layout.packing.policy == "concat" and len(place):
+            place = move_to_end(place, len(place) - 1)  # the only one that may hold padding
+        sequence = place[packed.sequence]
+        # Pieces of a sequence stand in line order: canonical, not by length.
+        rows = np.argsort(sequence, kind="stable")
+        start = np.searchsorted(sequence[rows], np.arange(len(place) + 1))
+        totals = self._totals(frames, lengths, documents, lost)
+        pieces = packed.pieces.take(rows)
+        running = running_sums(frames.source[pieces.occurrence], len(self.axes), pieces, start)
+        cost = cost_of_sequences(pieces.slot, start)
+        return RoundPlan(number, layout.seq_length, layout.windows, frames, pieces, start, totals, running, cost)
+
+    def _line(self, number: int) -> tuple[FrameTable, NDArray[np.int64], NDArray[np.int64]]:
+        """Lay the frames of a round end to end, window after window: the frames, all document lengths, documents of each frame."""
+        begin, end = self.blend.positions(number), self.blend.positions(number + 1)
+        runs = [axis.frames_between(b, e) for axis, b, e in zip(self.axes, begin, end, strict=True)]
+        table = FrameTable(
+            np.repeat(np.arange(len(runs)), [len(run.frame) for run in runs]),
+            *(np.concatenate([getattr(run, field) for run in runs]) for field in ("epoch", "shard", "frame")),
+        )
+        lengths = [self._lengths_of(table, row) for row in range(len(table))]
+        window = deal_frames(np.array([self._size(part) for part in lengths], np.int64), self.layout.windows)
+        order = np.argsort(window, kind="stable")
+        if self.shuffled:
+            # Frames stand at random inside their window, so that no source always comes first in a sequence.
+            order = keyed_permutation(len(table), self.layout.seed, "windows", number)
+            order = order[np.argsort(window[order], kind="stable")]
+        lengths = [lengths[row] for row in order.tolist()]
+        documents = np.array([len(part) for part in lengths], np.int64)
+        return table.take(order), np.concatenate([*lengths, np.empty(0, np.int64)]).astype(np.int64), documents
+
+    def _lengths_of(self, table: FrameTable, row: int) -> NDArray[np.int32]:
+        axis, shard, frame = self.axes[int(table.source[row])], int(table.shard[row]), int(table.frame[row])
+        index = axis.lengths.index(shard)
+        return index.lengths[index.first_document[frame] : index.first_document[frame + 1]]
+
+    def _size(self, lengths: NDArray[np.int32]) -> int:
+        """What a frame counts for when windows are made alike."""
+        return len(lengths) if self.layout.packing.policy == "none" else int(lengths.sum(dtype=np.int64))
+
+    def _totals(self, frames: FrameTable, lengths: NDArray[np.int64], documents: NDArray[np.int64], lost: Lost) -> SourceTotals:
+        per_frame = np.diff(np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(documents)])])
+        amounts = (per_frame, lost.truncated_tokens, lost.dropped_documents, lost.dropped_tokens)
+        return SourceTotals(
+            *(np.bincount(frames.source, weights=a, minlength=len(self.axes)).astype(np.int64) for a in amounts)
+        )
+
+
+def require_progress(plan: RoundPlan, empty_rounds: int) -> None:
+    """Refuse to spin: many rounds in a row without a sequence mean that nothing is left to train on.
+
+    Raises:
+        StreampipeError: after a thousand empty rounds.
+    """
+    if empty_rounds >= 1000:
+        raise StreampipeError(
+            f"{empty_rounds} rounds up to round {plan.round} gave no sequence at all: every document was dropped as overlong; "
+            f"choose packing.overlong: split or truncate, or a longer seq_length"
+        )

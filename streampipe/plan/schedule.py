@@ -1,0 +1,141 @@
+"""Rounds cut into steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampipe.plan.planner import Planner, require_progress
+from streampipe.plan.round_plan import RoundPlan
+from streampipe.plan.slices import share_of_rank
+
+
+COUNTED = ("tokens", "documents", "truncated_tokens", "dropped_documents", "dropped_tokens")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Sequences `[first, last)` of a round."""
+
+    plan: RoundPlan
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A step border: how far a stream has got.
+
+    Attributes:
+        round, offset: the next sequence is number `offset` of `round`.
+        sequences: sequences of the run so far.
+        step: steps so far.
+        counts: int64 [sources, 5], planned so far of each source of the blend, in the order of `COUNTED`. What a round loses is counted with its
+            first sequence.
+    """
+
+    round: int
+    offset: int
+    sequences: int
+    step: int
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The sequences of one step over all ranks.
+
+    Attributes:
+        before, after: the step borders.
+        spans: where the sequences lie, in canonical order.
+        global_batch_size: sequences of the step; those beyond the spans are empty (the end of a finite run).
+        windows: columns; the n-th sequence of the run stands in column `n % windows`.
+    """
+
+    before: Place
+    after: Place
+    spans: tuple[Span, ...]
+    global_batch_size: int
+    windows: int
+
+    def loss_tokens(self, *, aligned: bool) -> int:
+        """Return how many positions of the whole step are trained.
+
+        A piece has a target for all tokens but its last; one that goes on has that too, unless labels are unshifted.
+        """
+        trained = 0
+        for span in self.spans:
+            running, pieces = span.plan.running, span.plan.sequence_start
+            trained += int(running.all_tokens[span.last] - running.all_tokens[span.first])
+            trained -= int(pieces[span.last] - pieces[span.first])
+            if aligned:
+                trained += int(running.pieces_going_on[span.last] - running.pieces_going_on[span.first])
+        return trained
+
+    def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
+        """Return which sequences of the step a rank gets, in the order of its micro batches."""
+        columns = (self.before.sequences + np.arange(self.global_batch_size)) % self.windows
+        costs = np.zeros(self.global_batch_size, np.int64)
+        filled = 0
+        for span in self.spans:
+            costs[filled : filled + span.last - span.first] = span.plan.cost[span.first : span.last]
+            filled += span.last - span.first
+        return share_of_rank(columns, costs, dp_size, dp_rank)
+
+    def locate(self, row: int) -> tuple[RoundPlan, int] | None:
+        """Return the round and the number in it of the step's sequence `row`; None for an empty one."""
+        for span in self.spans:
+            if row < span.last - span.first:
+                return span.plan, span.first + row
+            row -= span.last - span.first
+        return None
+
+
+class Schedule:
+    """Walks a stream step by step from a place.
+
+    An iterator with state, not a generator: `place` is where the next step begins.
+
+    Args:
+        plan_round: gives the plan of a round; a caller may plan ahead behind it.
+        planner: for the number of rounds, windows and sources.
+        place: where to begin.
+    """
+
+    def __init__(self, planner: Planner, place: Place, plan_round: Callable[[int], RoundPlan] | None = None) -> None:
+        self.place = place
+        self._planner = planner
+        self._plan_round = plan_round or planner.round
+        self._round: RoundPlan | None = None
+
+    def next(self, global_batch_size: int) -> StepPlan | None:
+        """Return the next step, or None at the end of a finite run."""
+        before = self.place
+        round_, offset, need = before.round, before.offset, global_batch_size
+        counts = before.counts.copy()
+        spans: list[Span] = []
+        empty = 0
+        while need and (self._planner.rounds is None or round_ < self._planner.rounds):
+            plan = self._planned(round_)
+            if offset == 0:
+                counts[:, 2:] += plan.totals.lost()
+            take = min(need, len(plan) - offset)
+            if take > 0:
+                spans.append(Span(plan, offset, offset + take))
+                counts[:, 0] += plan.running.tokens[offset + take] - plan.running.tokens[offset]
+                counts[:, 1] += plan.running.documents[offset + take] - plan.running.documents[offset]
+                offset, need = offset + take, need - take
+            empty = empty + 1 if len(plan) == 0 else 0
+            require_progress(plan, empty)
+            if offset >= len(plan):
+                round_, offset = round_ + 1, 0
+        if not spans:
+            return None
+        self.place = Place(round_, offset, before.sequences + global_batch_size, before.step + 1, counts)
+        return StepPlan(before, self.place, tuple(spans), global_batch_size, self._planner.layout.windows)
+
+    def _planned(self, round_: int) -> RoundPlan:
+        if self._round is None or self._round.round != round_:
+            self._round = self._plan_round(round_)
+        return self._round

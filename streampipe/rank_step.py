@@ -1,0 +1,128 @@
+"""What one rank gets of one step: its pieces, micro batch after micro batch."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampipe.assemble.batch import assemble
+from streampipe.assemble.segments import Segments
+from streampipe.cursor import Within
+from streampipe.parallel import Topology
+from streampipe.plan.schedule import StepPlan
+from streampipe.stream import Addressed, Stream
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """The pieces of a rank's share of a step, in the order of delivery.
+
+    Attributes:
+        step: the step over all ranks.
+        sequence_ids: int64 [rows], the canonical number of each of the rank's sequences.
+        segments: of all its micro batches; `row` counts over the share, `frame` over `views`.
+        bounds: int64 [micro batches + 1], the first piece of each micro batch.
+        rounds: the rounds that the step lies in; their frame tables stand one after the other.
+        loss_tokens: of the whole step over all ranks.
+    """
+
+    step: StepPlan
+    sequence_ids: NDArray[np.int64]
+    segments: Segments
+    bounds: NDArray[np.int64]
+    rounds: tuple[Addressed, ...]
+    loss_tokens: int
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro batches of the share."""
+        return len(self.bounds) - 1
+
+    def frames_of(self, micro_batch: int) -> NDArray[np.int64]:
+        """Return the frames that a micro batch needs, each once, numbered over the frame tables of the rounds."""
+        return np.unique(self.segments.frame[self.bounds[micro_batch] : self.bounds[micro_batch + 1]])
+
+    def views(self) -> list[Any]:
+        """Return the decoded frames of the rounds, one after the other."""
+        if len(self.rounds) == 1:
+            return self.rounds[0].views
+        return [view for round_ in self.rounds for view in round_.views]
+
+
+def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[Addressed, ...]) -> RankStep:
+    """Cut a rank's share out of a step.
+
+    Args:
+        stream: the stream.
+        topology: the rank.
+        step: the step over all ranks.
+        rounds: of the step's spans.
+    """
+    batch = stream.config.batch
+    rows = step.rows_of_rank(topology.dp_size, topology.dp_rank)
+    segments = _joined(_parts(step, rows, rounds))
+    borders = np.arange(0, len(rows) + 1, batch.micro_batch_size)
+    bounds = np.searchsorted(segments.row, borders)
+    loss_tokens = step.loss_tokens(aligned=batch.labels == "aligned")
+    return RankStep(step, step.before.sequences + rows, segments, bounds, rounds, loss_tokens)
+
+
+def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: int) -> dict[str, Any]:
+    """Assemble a micro batch of a share whose frames have been read, with the cursor of the place after it."""
+    config, batch_config = stream.config, stream.config.batch
+    size, micro_batches = batch_config.micro_batch_size, share.micro_batches
+    lo, hi = int(share.bounds[number]), int(share.bounds[number + 1])
+    row, *others = (getattr(share.segments, name)[lo:hi] for name in _NAMES)
+    segments = Segments(row - number * size, *others)
+    batch = assemble(segments, share.views(), (size, config.seq_length), batch_config, stream.pad_id)
+    batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
+    batch["step_loss_tokens"] = share.loss_tokens
+    batch["step"], batch["micro_batch"], batch["num_micro_batches"] = share.step.before.step, number, micro_batches
+    if number + 1 == micro_batches:
+        cursor = stream.cursor(share.step.after)
+    else:
+        within = Within(number + 1, topology.dp_size, size, batch_config.global_batch_size)
+        cursor = stream.cursor(share.step.before, within)
+    batch["cursor"] = cursor.to_dict()
+    return batch
+
+
+_NAMES = tuple(field.name for field in fields(Segments))
+
+
+def _parts(step: StepPlan, rows: NDArray[np.int64], rounds: tuple[Addressed, ...]) -> list[Segments]:
+    """Return the pieces of the rank's rows, round by round."""
+    parts: list[Segments] = []
+    before = frames = 0  # rows of the step and frames of the tables in earlier rounds
+    for span, round_ in zip(step.spans, rounds, strict=True):
+        places = np.flatnonzero((rows >= before) & (rows < before + span.last - span.first))
+        sequences = rows[places] - before + span.first
+        starts, plan = span.plan.sequence_start, span.plan.pieces
+        counts = starts[sequences + 1] - starts[sequences]
+        # Sequences with 2 and 3 pieces that begin at 10 and 40 give 10, 11, 40, 41, 42.
+        take = np.repeat(starts[sequences] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        parts.append(
+            Segments(
+                row=np.repeat(places, counts),
+                frame=plan.occurrence[take] + frames,
+                offset=round_.offset[take],
+                length=plan.length[take],
+                slot=plan.slot[take],
+                goes_on=plan.goes_on[take],
+                source=round_.source[take],
+                epoch=round_.epoch[take],
+                document=round_.document[take],
+            )
+        )
+        before += span.last - span.first
+        frames += len(span.plan.frames)
+    return parts
+
+
+def _joined(parts: list[Segments]) -> Segments:
+    if len(parts) == 1:
+        return parts[0]
+    joined = Segments(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
+    order = np.argsort(joined.row, kind="stable")
+    return Segments(*(getattr(joined, name)[order] for name in _NAMES))

@@ -1,0 +1,272 @@
+"""The threads between a plan and its batches: plan a round ahead, read frames ahead, assemble micro batches ahead.
+
+    planning thread ──rounds──> assembling thread ──batches──> whoever iterates
+                                 │            ↑
+                              requests      frames
+                                 ↓            │
+                                reading threads
+
+Nothing here decides anything: a stream gives the same batches however far each thread has run ahead.
+"""
+
+import queue
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from streampipe.cursor import Cursor, Within
+from streampipe.errors import CursorMismatchError
+from streampipe.parallel import Topology
+from streampipe.plan.round_plan import RoundPlan
+from streampipe.plan.schedule import Schedule
+from streampipe.rank_step import RankStep, micro_batch_of, rank_step
+from streampipe.shards.frame_reader import FrameReader
+from streampipe.stream import Addressed, Stream
+
+# While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training loop, which shares the
+# interpreter lock, does not feel it. Measured in benchmarks/README.md.
+_BREATH = 0.002
+# Micro batches whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
+_JOBS_AHEAD = 512
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Every `workers`-th micro batch, from number `worker` on: what one of several worker processes makes."""
+
+    worker: int = 0
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One micro batch to assemble."""
+
+    share: RankStep
+    number: int
+    reads: list[Future[None]]
+    raw_bytes: int
+
+
+class PlannedRounds:
+    """Rounds by number, the next one planned in a thread while the present one is used."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="streampipe-plan")
+        self._planned: dict[int, Future[Addressed]] = {}
+        self._wanted = Event()
+
+    def get(self, number: int) -> Addressed:
+        """Return a round's plan, waiting for it if need be, and begin with the next."""
+        self._wanted.set()
+        plan = self._begin(number).result()
+        self._wanted.clear()
+        self._planned = {n: f for n, f in self._planned.items() if n >= number}
+        if self._stream.planner.rounds is None or number + 1 < self._stream.planner.rounds:
+            self._begin(number + 1)
+        return plan
+
+    def ready(self, number: int) -> bool:
+        """Return whether `get` would not wait."""
+        return number in self._planned and self._planned[number].done()
+
+    def close(self) -> None:
+        """Plan no more."""
+        self._wanted.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, number: int) -> Future[Addressed]:
+        if number not in self._planned:
+            self._planned[number] = self._pool.submit(self._stream.plan_round, number, self._breathe)
+        return self._planned[number]
+
+    def _breathe(self) -> None:
+        if not self._wanted.is_set():
+            time.sleep(_BREATH)
+
+
+class _Pipeline:
+    """The threads and queues behind one iterator; it knows nothing of the iterator, so that the iterator can be collected."""
+
+    def __init__(self, stream: Stream, topology: Topology, cursor: Cursor, stride: Stride) -> None:
+        self.stream = stream
+        self.topology = topology
+        self.stride = stride
+        self.cursor = cursor
+        batch = stream.config.batch
+        topology.check_batch(batch.global_batch_size, batch.micro_batch_size)
+        self.skipped = _delivered_of_step(cursor, stream, topology)
+        self.rounds = PlannedRounds(stream)
+        self.reader = FrameReader(stream.config.storage)
+        self.addressed: dict[int, Addressed] = {}
+        self.schedule = Schedule(stream.planner, stream.place(cursor), self._plan_of)
+        self.batches: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue(stream.config.loader.prefetch)
+        self.stopped = Event()
+
+    def start(self) -> None:
+        Thread(target=self._run, name="streampipe-assemble", daemon=True).start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.rounds.close()
+        self.reader.close()
+
+    def _run(self) -> None:
+        try:
+            for batch in self._batches():
+                if not self._put(batch):
+                    return
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer must see it
+            self._put(error)
+
+    def _put(self, item: dict[str, Any] | BaseException | None) -> bool:
+        while not self.stopped.is_set():
+            try:
+                self.batches.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        coming: deque[_Job] = deque()
+        jobs = self._jobs()
+        while True:
+            while not coming or (len(coming) < _JOBS_AHEAD and not self.reader.full() and self._advances_at_once()):
+                if (job := next(jobs, None)) is None:
+                    break
+                coming.append(job)
+            if not coming:
+                return
+            job = coming.popleft()
+            for read in job.reads:
+                read.result()
+            yield micro_batch_of(self.stream, self.topology, job.share, job.number)
+            self.reader.consumed(job.raw_bytes)
+
+    def _plan_of(self, number: int) -> RoundPlan:
+        self.addressed[number] = self.rounds.get(number)
+        return self.addressed[number].plan
+
+    def _advances_at_once(self) -> bool:
+        """Return whether the next step needs no round that is still being planned."""
+        place, batch = self.schedule.place, self.stream.config.batch
+        left = len(self.addressed[place.round].plan) - place.offset if place.round in self.addressed else 0
+        return left >= batch.global_batch_size or self.rounds.ready(place.round + 1 if left else place.round)
+
+    def _jobs(self) -> Iterator[_Job]:
+        count = 0
+        while (step := self.schedule.next(self.stream.config.batch.global_batch_size)) is not None:
+            rounds = tuple(self.addressed[span.plan.round] for span in step.spans)
+            for past in [number for number in self.addressed if number < step.spans[-1].plan.round]:
+                del self.addressed[past]
+            share = rank_step(self.stream, self.topology, step, rounds)
+            for number in range(self.skipped, share.micro_batches):
+                if count % self.stride.workers == self.stride.worker:
+                    yield self._job(share, number)
+                count += 1
+            self.skipped = 0
+
+    def _job(self, share: RankStep, number: int) -> _Job:
+        """Ask for the frames that nobody has asked for yet, source by source."""
+        reads: list[Future[None]] = []
+        needed = share.frames_of(number)
+        raw_bytes = first = 0
+        for round_ in share.rounds:
+            own = needed[(needed >= first) & (needed < first + len(round_.views))] - first
+            new = [frame for frame in own.tolist() if round_.views[frame] is None]
+            raw_bytes += self._request(round_, new, reads)
+            first += len(round_.views)
+        return _Job(share, number, reads, raw_bytes)
+
+    def _request(self, round_: Addressed, new: list[int], reads: list[Future[None]]) -> int:
+        table = round_.plan.frames
+        by_source: dict[int, list[int]] = {}
+        for frame in new:
+            round_.views[frame] = _ASKED
+            by_source.setdefault(int(table.source[frame]), []).append(frame)
+        total = 0
+        for source, members in by_source.items():
+            keys = [(int(table.shard[frame]), int(table.frame[frame])) for frame in members]
+            size = int(round_.raw_bytes[members].sum())
+            opened = self.stream.sources[source]
+            reads += self.reader.request(opened, keys, size, _placer(round_.views, members, opened.token_dtype))
+            total += size
+        return total
+
+
+_ASKED = object()
+
+
+def _placer(views: list[Any], members: list[int], dtype: "np.dtype[Any]") -> Callable[[int, Any], None]:
+    def place(number: int, raw: Any) -> None:
+        views[members[number]] = np.frombuffer(raw, dtype)
+
+    return place
+
+
+def _delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:
+    """Return how many micro batches of the cursor's step have been delivered.
+
+    Raises:
+        CursorMismatchError: for a cursor inside a step that was cut otherwise.
+    """
+    within = cursor.within
+    if within is None:
+        return 0
+    batch = stream.config.batch
+    now = {"dp_size": topology.dp_size, "micro_batch_size": batch.micro_batch_size, "global_batch_size": batch.global_batch_size}
+    if differing := tuple(name for name, value in now.items() if getattr(within, name) != value):
+        listed = "; ".join(f"{name}: the cursor has {getattr(within, name)}, this stream {now[name]}" for name in differing)
+        raise CursorMismatchError(
+            f"the cursor stands inside step {cursor.step}, after {within.micro_batches} micro batches of each rank, and the step was cut otherwise: "
+            f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
+            differing,
+        )
+    return within.micro_batches
+
+
+class MicroBatches:
+    """An iterator over the micro batches of one rank, as dicts of numpy arrays. Threads start with the first `next`."""
+
+    def __init__(self, stream: Stream, topology: Topology, cursor: Cursor, stride: Stride | None = None) -> None:
+        self._pipeline = _Pipeline(stream, topology, cursor, stride or Stride())
+        self._started = False
+        self._error: BaseException | None = None
+        self._ended = False
+        self._finalizer = weakref.finalize(self, self._pipeline.stop)
+
+    def __iter__(self) -> "MicroBatches":
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        if self._error is not None:
+            raise self._error
+        if self._ended:
+            raise StopIteration
+        if not self._started:
+            self._pipeline.start()
+            self._started = True
+        item = self._pipeline.batches.get()
+        if isinstance(item, dict):
+            return item
+        self._finalizer()
+        if item is None:
+            self._ended = True
+            raise StopIteration
+        self._error = item
+        raise item
+
+    def close(self) -> None:
+        """Stop the threads; nothing more comes."""
+        self._ended = True
+        self._finalizer()

@@ -1,0 +1,109 @@
+"""One SHA-256 a step over the global batch, from what the loaders of all ranks deliver: how a user proves the promise on their own data."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+
+from streampipe.config import StreamConfig
+from streampipe.errors import StreampipeError
+from streampipe.loader import StreamLoader, build_loader
+from streampipe.parallel import Topology
+
+
+def row_digests(batch: Mapping[str, Any], seq_length: int) -> dict[int, bytes]:
+    """Digest each sequence of a micro batch: tokens, labels, loss mask, positions and piece boundaries.
+
+    Args:
+        batch: THD or SBHD, as the loader delivers it.
+        seq_length: positions of a sequence.
+
+    Returns:
+        SHA-256 by canonical sequence number. Fields that the config leaves out are not part of it.
+    """
+    rows = batch["sequence_ids"].tolist()
+    fields = [name for name in ("tokens", "labels", "loss_mask", "position_ids") if name in batch]
+    arrays = [np.asarray(batch[name]).reshape(len(rows), seq_length) for name in fields]
+    arrays = [a.astype("<f4" if a.dtype.kind == "f" else "<i8") for a in arrays]
+    digests: dict[int, bytes] = {}
+    for row, sequence in enumerate(rows):
+        digest = hashlib.sha256()
+        for name, array in zip(fields, arrays, strict=True):
+            digest.update(name.encode())
+            digest.update(array[row].tobytes())
+        digest.update(_boundaries(batch, row, seq_length).astype("<i8").tobytes())
+        digests[sequence] = digest.digest()
+    return digests
+
+
+def _boundaries(batch: Mapping[str, Any], row: int, seq_length: int) -> "np.ndarray[Any, Any]":
+    """Return where the pieces of a row begin and how many tokens they hold, relative to the row."""
+    if "lengths" in batch:
+        return np.asarray(batch["lengths"])[row : row + 1]
+    padded, real = np.asarray(batch["cu_seqlens_padded"]), np.asarray(batch["cu_seqlens"])
+    first, last = np.searchsorted(padded, (row * seq_length, (row + 1) * seq_length))
+    return np.concatenate([padded[first : last + 1] - row * seq_length, np.diff(real[first : last + 1])])
+
+
+def step_digest(rows: Mapping[int, bytes]) -> str:
+    """Digest a step from the digests of its sequences, in canonical order: hexadecimal SHA-256."""
+    return hashlib.sha256(b"".join(rows[sequence] for sequence in sorted(rows))).hexdigest()
+
+
+def digest_steps(config: StreamConfig, steps: int, dp_size: int, cursor: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Deliver steps through the loaders of `dp_size` ranks in this process and digest each.
+
+    Args:
+        config: the stream.
+        steps: how many; fewer if a finite run ends.
+        dp_size: how many data-parallel ranks to build.
+        cursor: where to begin.
+
+    Yields:
+        `step`, `sha256`, `sequences`, and `cursor`, the state after the step.
+
+    Raises:
+        StreampipeError: when ranks disagree about the end, the state, or who got which sequence.
+    """
+    with ExitStack() as stack:
+        loaders = [stack.enter_context(build_loader(config, Topology(dp_size=dp_size, dp_rank=rank))) for rank in range(dp_size)]
+        for loader in loaders:
+            if cursor is not None:
+                loader.load_state_dict(cursor)
+        for _ in range(steps):
+            delivered = [_step_of_rank(loader, config.seq_length) for loader in loaders]
+            if all(one is None for one in delivered):
+                return
+            yield _joined(delivered, config.batch.global_batch_size)
+
+
+def _step_of_rank(loader: StreamLoader, seq_length: int) -> tuple[int, dict[int, bytes], dict[str, Any]] | None:
+    rows: dict[int, bytes] = {}
+    while True:
+        batch = next(loader, None)
+        if batch is None:
+            if rows:
+                raise StreampipeError(f"rank {loader.topology.dp_rank} ended in the middle of a step, after {len(rows)} sequences; report this as a bug")
+            return None
+        rows |= row_digests({k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}, seq_length)
+        if batch["micro_batch"] + 1 == batch["num_micro_batches"]:
+            return batch["step"], rows, batch["cursor"]
+
+
+def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], global_batch_size: int) -> dict[str, Any]:
+    rows: dict[int, bytes] = {}
+    steps, cursors = set(), []
+    for rank, one in enumerate(delivered):
+        if one is None:
+            raise StreampipeError(f"rank {rank} has ended but others have not; report this as a bug")
+        steps.add(one[0])
+        rows |= one[1]
+        cursors.append(one[2])
+    if len(steps) > 1 or any(cursor != cursors[0] for cursor in cursors):
+        raise StreampipeError(f"the ranks are not at the same place: steps {sorted(steps)}; report this as a bug")
+    if len(rows) != global_batch_size:
+        raise StreampipeError(f"step {min(steps)}: {global_batch_size} sequences were due but {len(rows)} came; report this as a bug")
+    return {"step": steps.pop(), "sha256": step_digest(rows), "sequences": len(rows), "cursor": cursors[0]}
