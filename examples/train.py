@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import time
 from pathlib import Path
@@ -124,6 +125,7 @@ def train(args: argparse.Namespace) -> None:
     """Train until `args.steps`, from the last checkpoint if there is one."""
     config = load_config(args.config, overrides={"batch.micro_batch_size": args.micro_batch_size})
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING, format="%(message)s")
     vocab_size = read_manifest(open_store(config.sources[0].path)).tokenizer.max_id + 1
     torch.manual_seed(0)
     model = GPT(vocab_size, config.seq_length)
