@@ -12,6 +12,8 @@ from streampipe.errors import FormatVersionError, ShardCorruptError
 from streampipe.shards.frame_index import FrameIndex, Int64, Origins, Ragged
 from streampipe.shards.manifest import FORMAT_VERSION, ShardEntry
 
+__all__ = ["MAX_FRAME_BYTES", "FrameIndex", "Origins", "Ragged", "decode_index", "decode_origins", "encode_index"]
+
 VERSION_KEY = b"streampipe.format_version"
 MAX_FRAME_BYTES = 2**31 - 1
 """No frame may unpack to more, whatever its index says."""

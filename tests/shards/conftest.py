@@ -49,12 +49,12 @@ def make_manifest(shards: Sequence[EncodedShard], compression: str, token_dtype:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def documents() -> list[Document]:
     return make_documents(60)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_source() -> SourceWriter:
     """Give a function that writes documents to a URL, dealt to shards in turn, and opens the source."""
 
@@ -87,7 +87,7 @@ def write_source() -> SourceWriter:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def read_tokens() -> Callable[[Source], list[list[NDArray[np.unsignedinteger]]]]:
     """Give a function that reads every document of a source the fast way: a list of token arrays for each shard."""
 
