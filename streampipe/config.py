@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.shards is False:
             return None
         if self.shards is True or self.shards < 1:
-            raise ConfigError(f"{where}.shards: must be a number of shards of at least 1, or false, but got {self.shards!r}")
+            raise ConfigError(
+                f"{where}.shards: must be a number of shards of at least 1, or false, but got {self.shards!r}"
+            )
         return self.shards
 
 
@@ -48,7 +51,8 @@ class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: unique; part of what decides the order.
         path: folder with manifest.json, local or any fsspec URL.
         mock: lengths to draw instead of a path.
-        weight: share of tokens on any scale; null in every source for weights that follow sizes; 0 leaves the source closed.
+        weight: share of tokens on any scale; null in every source for weights that follow sizes; 0 leaves the source
+            closed.
         split: of the manifest.
         epochs: how many passes it may give; null for as many as it takes.
         shuffle: overrides the stream's.
@@ -128,11 +132,20 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.shuffle_of(number)
         names = [source.name for source in self.sources]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"$.sources: two sources are named {twice[0]!r}; names must differ, since they key the order")
+            raise ConfigError(
+                f"$.sources: two sources are named {twice[0]!r}; names must differ, since they key the order"
+            )
         unweighted = [source.name for source in self.sources if source.weight is None]
         if unweighted and len(unweighted) < len(names):
-            raise ConfigError(f"$.sources: {unweighted[0]!r} has no weight but others have; give every source a weight, or none for shares by size")
-        for key, value, least in (("num_workers", self.loader.num_workers, 0), ("prefetch", self.loader.prefetch, 1), ("log_every", self.loader.log_every, 0)):
+            raise ConfigError(
+                f"$.sources: {unweighted[0]!r} has no weight but others have; give every source a weight, or none for "
+                "shares by size"
+            )
+        for key, value, least in (
+            ("num_workers", self.loader.num_workers, 0),
+            ("prefetch", self.loader.prefetch, 1),
+            ("log_every", self.loader.log_every, 0),
+        ):
             if value < least:
                 raise ConfigError(f"$.loader.{key}: must be at least {least}, but got {value}")
 
@@ -209,7 +222,7 @@ def _override(data: Any, key: str, value: Any) -> None:
         raise ConfigError(f"override {key!r}: not a path like `batch.micro_batch_size` or `sources[0].weight`")
     steps: list[str | int] = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", key)]
     here = data
-    for step, following in zip(steps[:-1], steps[1:], strict=True):
+    for step, following in pairwise(steps):
         here = _enter(here, step, key, create=not isinstance(following, int))
     last = steps[-1]
     if isinstance(last, int):

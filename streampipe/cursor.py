@@ -1,6 +1,7 @@
 """The state of a stream: how far it got, and which stream it is.
 
-A cursor is JSON of under 4 KiB, the same bytes on every rank. It holds planned facts only, so nothing that one rank alone saw can make it differ.
+A cursor is JSON of under 4 KiB, the same bytes on every rank. It holds planned facts only, so nothing that one rank
+alone saw can make it differ.
 Paths, URLs and storage options are not in it: a source moved to another bucket is the same source.
 """
 
@@ -114,11 +115,14 @@ def read_cursor(state: Any) -> Cursor:
     except msgspec.DecodeError as error:
         raise CursorMismatchError(f"the cursor is not JSON ({error}); load a state that state_dict() gave") from error
     if not isinstance(data, dict):
-        raise CursorMismatchError(f"a cursor is a JSON object, but got {type(data).__name__}; load a state that state_dict() gave")
+        raise CursorMismatchError(
+            f"a cursor is a JSON object, but got {type(data).__name__}; load a state that state_dict() gave"
+        )
     for field, known in (("version", CURSOR_VERSION), ("order_version", ORDER_VERSION)):
         if data.get(field) != known:
             raise CursorMismatchError(
-                f"the cursor has {field} {data.get(field)!r}, but this release reads {known}; resume with the release of streampipe that wrote it",
+                f"the cursor has {field} {data.get(field)!r}, but this release reads {known}; resume with the release "
+                "of streampipe that wrote it",
                 (field,),
             )
     try:
@@ -147,10 +151,17 @@ def check_same_stream(cursor: Cursor, stream: StreamPast, sources: dict[str, Sou
             if saved != now:
                 differing[f"sources.{name}.{field}"] = (saved, now)
     if differing:
-        listed = "; ".join(f"{field}: the cursor has {saved!r}, this stream {now!r}" for field, (saved, now) in differing.items())
-        hint = " (`content` differs when a shard of the source was changed, added or removed)" if any(f.endswith(".content") for f in differing) else ""
+        listed = "; ".join(
+            f"{field}: the cursor has {saved!r}, this stream {now!r}" for field, (saved, now) in differing.items()
+        )
+        hint = (
+            " (`content` differs when a shard of the source was changed, added or removed)"
+            if any(f.endswith(".content") for f in differing)
+            else ""
+        )
         raise CursorMismatchError(
-            f"this cursor belongs to another stream: {listed}{hint}; resume with the config and the data that the run was started with, "
+            f"this cursor belongs to another stream: {listed}{hint}; resume with the config and the data that the run "
+            "was started with, "
             f"or start a new run without the cursor",
             tuple(differing),
         )

@@ -17,8 +17,9 @@ from streampipe.stream import Stream, open_stream
 class StreamDataset(IterableDataset[dict[str, Any]]):
     """Micro batches of one rank, ready made: use `batch_size=None`.
 
-    Under a plain `DataLoader` with any `num_workers` it delivers the same sequence (worker w of W makes every W-th micro batch), and
-    `batch["cursor"]` is the state to save. Under torchdata's `StatefulDataLoader` its `state_dict` is used.
+    Under a plain `DataLoader` with any `num_workers` it delivers the same sequence (worker w of W makes every W-th
+    micro batch), and `batch["cursor"]` is the state to save. Under torchdata's `StatefulDataLoader` its `state_dict` is
+    used.
 
     Args:
         config: the stream.

@@ -12,7 +12,8 @@ from streampipe.parallel import Topology
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.stream import Stream
 
-# Bytes that a piece takes in a plan: six arrays of its own, four of its address, rounded up for what planning holds for a moment.
+# Bytes that a piece takes in a plan: six arrays of its own, four of its address, rounded up for what planning holds for
+# a moment.
 _BYTES_OF_A_PIECE = 300
 
 
@@ -25,7 +26,8 @@ class Forecast:
         windows, sequences: of the round.
         padding: share of positions without a token.
         read_amplification: frames read by all ranks together, over the frames there are.
-        resident_bytes: what the loader of a rank holds in memory at most: decoded frames of two rounds, two plans, batches.
+        resident_bytes: what the loader of a rank holds in memory at most: decoded frames of two rounds, two plans,
+            batches.
         plan_hash: of the round's plan.
     """
 
@@ -40,15 +42,18 @@ class Forecast:
     def __str__(self) -> str:
         rounds = "endless rounds" if self.rounds is None else f"{self.rounds} rounds"
         return (
-            f"{rounds} of about {self.sequences} sequences in {self.windows} windows; resident memory up to {self.resident_bytes / 2**20:.0f} MiB "
-            f"a rank, expected padding {self.padding:.2%}, frames read {self.read_amplification:.2f} times over all ranks"
+            f"{rounds} of about {self.sequences} sequences in {self.windows} windows; resident memory up to "
+            f"{self.resident_bytes / 2**20:.0f} MiB "
+            f"a rank, expected padding {self.padding:.2%}, frames read {self.read_amplification:.2f} times over all "
+            "ranks"
         )
 
 
 def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     """Plan the round of the cursor and describe it.
 
-    With one column a rank or more, a rank reads the frames of its columns; with fewer windows than ranks, several ranks read the same window.
+    With one column a rank or more, a rank reads the frames of its columns; with fewer windows than ranks, several ranks
+    read the same window.
     """
     plan = stream.planner.round(cursor.round)
     config = stream.config
@@ -75,13 +80,18 @@ def check_memory(expected: Forecast) -> None:
     available = available_memory()
     if available is not None and expected.resident_bytes > available:
         raise ConfigError(
-            f"$.plan: a round would hold up to {expected.resident_bytes / 2**30:.1f} GiB in memory on each rank, but {available / 2**30:.1f} GiB are "
-            f"available; lower plan.windows or plan.window_tokens, or use more data-parallel ranks (a rank holds its share of a round)"
+            f"$.plan: a round would hold up to {expected.resident_bytes / 2**30:.1f} GiB in memory on each rank, but "
+            f"{available / 2**30:.1f} GiB are "
+            "available; lower plan.windows or plan.window_tokens, or use more data-parallel ranks (a rank holds its "
+            "share of a round)"
         )
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process may still take: of the machine or of its cgroup, whichever is less; None if unknown."""
+    """Return the bytes that this process may still take.
+
+    Of the machine or of its cgroup, whichever is less; None if unknown.
+    """
     limits: list[int] = []
     try:
         meminfo = (root / "proc/meminfo").read_text()
@@ -98,6 +108,12 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def _hash(plan: RoundPlan) -> str:
     digest = hashlib.sha256()
-    for array in (plan.sequence_start, plan.pieces.occurrence, plan.pieces.document, plan.pieces.start, plan.pieces.length):
+    for array in (
+        plan.sequence_start,
+        plan.pieces.occurrence,
+        plan.pieces.document,
+        plan.pieces.start,
+        plan.pieces.length,
+    ):
         digest.update(np.ascontiguousarray(array, np.int64).tobytes())
     return digest.hexdigest()[:16]

@@ -39,8 +39,9 @@ def build_loader(config: StreamConfig, topology: Topology | None = None) -> "Str
 class StreamLoader(Iterator[dict[str, Any]]):
     """An iterator of micro batches that knows how far it has got.
 
-    `iter()` goes on from the cursor; after a finite run has ended it starts anew. The state counts what was delivered, not what was prefetched;
-    it is the same on every rank, and taking it is free and needs no other rank. It can be used in a `with` statement.
+    `iter()` goes on from the cursor; after a finite run has ended it starts anew. The state counts what was delivered,
+    not what was prefetched; it is the same on every rank, and taking it is free and needs no other rank. It can be used
+    in a `with` statement.
 
     Args:
         dataset: of this rank.
@@ -106,8 +107,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
 
-        `tokens, sequences, steps, padding` (share of positions without a token), `sources: {name: {tokens, documents, epochs, share,
-        truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`, `positions_per_second`, `wait_seconds`.
+        `tokens, sequences, steps, padding` (share of positions without a token), `sources: {name: {tokens, documents,
+        epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
+        `positions_per_second`, `wait_seconds`.
         """
         cursor = self._cursor or self.stream.start()
         tokens = sum(past.tokens for past in cursor.sources.values())
@@ -126,7 +128,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
         }
         positions = cursor.sequences * self.config.seq_length
         planned = {"steps": cursor.step, "sequences": cursor.sequences, "tokens": tokens}
-        return planned | {"padding": 1 - tokens / positions if positions else 0.0, "sources": sources} | self._meter.read()
+        return (
+            planned | {"padding": 1 - tokens / positions if positions else 0.0, "sources": sources} | self._meter.read()
+        )
 
     def close(self) -> None:
         """Stop threads and workers. The loader can be iterated again and goes on from its cursor."""
@@ -144,14 +148,23 @@ class StreamLoader(Iterator[dict[str, Any]]):
         workers = self.config.loader.num_workers
         if not workers:
             return iter(self.dataset)
-        return iter(DataLoader(self.dataset, batch_size=None, num_workers=workers, prefetch_factor=max(2, self.config.loader.prefetch // workers)))
+        return iter(
+            DataLoader(
+                self.dataset,
+                batch_size=None,
+                num_workers=workers,
+                prefetch_factor=max(2, self.config.loader.prefetch // workers),
+            )
+        )
 
     def _announce(self, cursor: Cursor) -> None:
         """Compare the ranks, refuse what cannot fit, and say what is coming."""
         expected = forecast(self.stream, self.topology, cursor)
         check_memory(expected)
         compare_ranks(self.stream, expected.plan_hash)
-        log.log(logging.INFO if self.topology == Topology(dp_size=self.topology.dp_size) else logging.DEBUG, "%s", expected)
+        log.log(
+            logging.INFO if self.topology == Topology(dp_size=self.topology.dp_size) else logging.DEBUG, "%s", expected
+        )
         self._announced = True
 
     def _log(self, batch: dict[str, Any]) -> None:
@@ -160,15 +173,24 @@ class StreamLoader(Iterator[dict[str, Any]]):
         if not every or not last_of_step or (batch["step"] + 1) % every or self.topology.dp_rank:
             return
         metrics = self.metrics()
-        blend = ", ".join(f"{name} {of['share']:.2%} (epoch {of['epochs']:.2f})" for name, of in metrics["sources"].items())
+        blend = ", ".join(
+            f"{name} {of['share']:.2%} (epoch {of['epochs']:.2f})" for name, of in metrics["sources"].items()
+        )
         log.info(
             "step %d: %d tokens, padding %.2f%%, %s; %.0f positions/s on this rank, waited %.2f s",
-            *(metrics["steps"], metrics["tokens"], 100 * metrics["padding"], blend, metrics["positions_per_second"], metrics["wait_seconds"]),
+            *(
+                metrics["steps"],
+                metrics["tokens"],
+                100 * metrics["padding"],
+                blend,
+                metrics["positions_per_second"],
+                metrics["wait_seconds"],
+            ),
         )
 
 
 def compare_ranks(stream: Stream, plan_hash: str) -> None:
-    """Check with one all-gather, when torch.distributed is up, that all ranks read the same stream and made the same plan.
+    """Check that all ranks read the same stream and made the same plan: one all-gather, when torch.distributed is up.
 
     Raises:
         StreampipeError: on every rank, naming those that differ from rank 0.
@@ -184,8 +206,10 @@ def compare_ranks(stream: Stream, plan_hash: str) -> None:
         differing = [rank for rank, theirs in enumerate(gathered) if theirs[what] != gathered[0][what]]
         if differing:
             raise StreampipeError(
-                f"the {what} of rank {differing[0]} differs from rank 0's ({gathered[differing[0]][what]} and {gathered[0][what]}; differing ranks: "
-                f"{differing}); all ranks must have the same config, the same data and the same release of streampipe and numpy"
+                f"the {what} of rank {differing[0]} differs from rank 0's ({gathered[differing[0]][what]} and "
+                f"{gathered[0][what]}; differing ranks: "
+                f"{differing}); all ranks must have the same config, the same data and the same release of streampipe "
+                "and numpy"
             )
 
 

@@ -1,6 +1,7 @@
 """A source without data: lognormal lengths through the same plan and the same assembly, without I/O.
 
-Every mock shard holds the same number of tokens, so positions stay closed-form and ten billion documents take no memory.
+Every mock shard holds the same number of tokens, so positions stay closed-form and ten billion documents take no
+memory.
 """
 
 import statistics
@@ -30,12 +31,14 @@ _SHARDS_KEPT = 8
 class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lengths to draw, with Megatron's meaning.
 
-    `x ~ exp(N(ln(mean) - sigma²/2, sigma²))`, clipped to `[min, max]` and truncated to an integer; so `mean` is the mean before clipping.
+    `x ~ exp(N(ln(mean) - sigma²/2, sigma²))`, clipped to `[min, max]` and truncated to an integer; so `mean` is the
+    mean before clipping.
 
     Attributes:
         documents: about how many; exact is the number of tokens.
         mean, sigma, min, max: of the distribution; lengths in tokens.
-        lengths: a text file with one length a line (all lines count, there is no header), drawn from instead of a distribution.
+        lengths: a text file with one length a line (all lines count, there is no header), drawn from instead of a
+            distribution.
         tokens_from: folder of a real source whose documents are cut to mock lengths; else tokens are made up.
         vocab_size: ids are below it.
     """
@@ -54,7 +57,9 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.documents < 1:
             raise ConfigError(f"{where}.documents: must be at least 1, but got {self.documents}")
         if not 1 <= self.min <= self.max <= _SHARD_TOKENS:
-            raise ConfigError(f"{where}: need 1 <= min <= max <= {_SHARD_TOKENS}, but got min {self.min}, max {self.max}")
+            raise ConfigError(
+                f"{where}: need 1 <= min <= max <= {_SHARD_TOKENS}, but got min {self.min}, max {self.max}"
+            )
         if self.mean <= 0 or self.sigma < 0:
             raise ConfigError(f"{where}: need mean > 0 and sigma >= 0, but got mean {self.mean}, sigma {self.sigma}")
         if not 1 <= self.vocab_size <= 2**31:
@@ -70,7 +75,8 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return _lengths_in(self.lengths)
         normal = statistics.NormalDist(log(self.mean) - self.sigma**2 / 2, self.sigma) if self.sigma else None
         drawn = [exp(normal.inv_cdf((i + 0.5) / _QUANTILES)) if normal else self.mean for i in range(_QUANTILES)]
-        return np.clip(np.array(drawn), self.min, self.max).astype(np.int64)
+        lengths: NDArray[np.int64] = np.clip(np.array(drawn), self.min, self.max).astype(np.int64)
+        return lengths
 
 
 def _lengths_in(path: str) -> NDArray[np.int64]:
@@ -79,14 +85,18 @@ def _lengths_in(path: str) -> NDArray[np.int64]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: a file of mock lengths has one positive integer a line, but: {error}") from error
     if not len(lengths) or lengths.min() < 1 or lengths.max() > _SHARD_TOKENS:
-        raise ConfigError(f"{path}: mock lengths must be within 1 and {_SHARD_TOKENS}, and there must be one; got {len(lengths)} numbers")
+        raise ConfigError(
+            f"{path}: mock lengths must be within 1 and {_SHARD_TOKENS}, and there must be one; got {len(lengths)} "
+            "numbers"
+        )
     return lengths
 
 
 class MockSource:
     """A source whose lengths are drawn and whose tokens are made up (or borrowed from a real source).
 
-    It answers the same questions as `streampipe.shards.source.Source`. The last document of a shard is cut so that all shards hold equally many tokens.
+    It answers the same questions as `streampipe.shards.source.Source`. The last document of a shard is cut so that all
+    shards hold equally many tokens.
     """
 
     def __init__(self, name: str, config: MockConfig, seed: int) -> None:
@@ -100,7 +110,9 @@ class MockSource:
         self._tokens_of_a_shard = -(-total // shards)
         self._real = Source.open(name, config.tokens_from) if config.tokens_from else None
         self.shard_tokens: NDArray[np.int64] = np.full(shards, self._tokens_of_a_shard, np.int64)
-        self.token_dtype: np.dtype[Any] = self._real.token_dtype if self._real else np.dtype(np.uint16 if config.vocab_size <= 2**16 else np.uint32)
+        self.token_dtype: np.dtype[Any] = (
+            self._real.token_dtype if self._real else np.dtype(np.uint16 if config.vocab_size <= 2**16 else np.uint32)
+        )
         self._pool = np.empty(0, self.token_dtype) if self._real else self._made_up()
         self._indexes: OrderedDict[int, FrameIndex] = OrderedDict()
         self._lock = Lock()
@@ -114,7 +126,13 @@ class MockSource:
     @property
     def content_hash(self) -> str:
         """What the source holds, as a hash of what makes it."""
-        words = raw_words(1, "mock content", self.seed, msgspec.json.encode(self.config).decode(), *self._quantiles[:: len(self._quantiles) // 64 + 1].tolist())
+        words = raw_words(
+            1,
+            "mock content",
+            self.seed,
+            msgspec.json.encode(self.config).decode(),
+            *self._quantiles[:: len(self._quantiles) // 64 + 1].tolist(),
+        )
         return f"{int(words[0]):016x}"
 
     @property
@@ -123,11 +141,16 @@ class MockSource:
         if self._real:
             return self._real.tokenizer
         size = self.config.vocab_size
-        return TokenizerInfo(f"mock-{size}", f"mock-{size}", size, size - 1, eos_id=0, bos_id=None, pad_id=None, special_tokens={})
+        return TokenizerInfo(
+            f"mock-{size}", f"mock-{size}", size, size - 1, eos_id=0, bos_id=None, pad_id=None, special_tokens={}
+        )
 
     @property
     def shard_documents(self) -> NDArray[np.int64]:
-        """How many documents a shard holds at most: int64 [shards]; drawing them all would take as long as reading them."""
+        """How many documents a shard holds at most.
+
+        Int64 [shards]; drawing them all would take as long as reading them.
+        """
         return np.full(len(self.shard_tokens), self._tokens_of_a_shard // int(self._quantiles.min()) + 1, np.int64)
 
     def longest_document(self) -> int:
@@ -155,7 +178,9 @@ class MockSource:
         guess = int(goal / float(self._quantiles.mean()) * 1.1) + 64
         while True:
             words = raw_words(guess, self.seed, "mock lengths", self.name, shard)
-            drawn = self._quantiles[((words >> np.uint64(32)) * np.uint64(len(self._quantiles)) >> np.uint64(32)).astype(np.int64)]
+            drawn = self._quantiles[
+                ((words >> np.uint64(32)) * np.uint64(len(self._quantiles)) >> np.uint64(32)).astype(np.int64)
+            ]
             ends = np.cumsum(drawn)
             if ends[-1] >= goal:
                 break
@@ -167,27 +192,37 @@ class MockSource:
         return _framed(lengths, ends[: last + 1], self.token_dtype.itemsize)
 
     def _made_up(self) -> NDArray[Any]:
-        words = raw_words(2 * max(_FRAME_TOKENS, self.longest_document()) + _FRAME_TOKENS, self.seed, "mock tokens", self.name)
+        words = raw_words(
+            2 * max(_FRAME_TOKENS, self.longest_document()) + _FRAME_TOKENS, self.seed, "mock tokens", self.name
+        )
         return ((words >> np.uint64(32)) * np.uint64(self.config.vocab_size) >> np.uint64(32)).astype(self.token_dtype)
 
-    def _slice_of_pool(self, shard: int, frame: int) -> memoryview:
+    def _slice_of_pool(self, shard: int, frame: int) -> NDArray[Any]:
         """Every frame shows another stretch of the same made-up tokens: no frame costs anything."""
         tokens = int(self.index(shard).tokens[frame])
         start = (shard * 7919 + frame * 104_729) % (len(self._pool) - tokens + 1)
-        return memoryview(self._pool[start : start + tokens]).cast("B")
+        return self._pool[start : start + tokens]
 
     def _borrow(self, real: Source, shard: int, frame: int) -> bytes:
-        """Fill a mock frame from a real one: each mock document begins with a real one and goes on into those after it."""
+        """Fill a mock frame from a real one.
+
+        Each mock document begins with a real one and goes on into those after it.
+        """
         index = self.index(shard)
         real_shard = shard % len(real.shard_tokens)
         real_index = real.index(real_shard)
         real_frame = frame % len(real_index.tokens)
         raw = real.read_frames([(real_shard, real_frame)])[0]
         rows = range(int(real_index.first_document[real_frame]), int(real_index.first_document[real_frame + 1]))
-        parts = [np.frombuffer(raw, real.token_dtype, int(real_index.lengths[r]), int(real_index.payload_offsets[r])) for r in rows]
+        parts = [
+            np.frombuffer(raw, real.token_dtype, int(real_index.lengths[r]), int(real_index.payload_offsets[r]))
+            for r in rows
+        ]
         tape, starts = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
         lengths = index.lengths[index.first_document[frame] : index.first_document[frame + 1]]
-        documents = [np.take(tape, np.arange(n) + starts[i % len(parts)], mode="wrap") for i, n in enumerate(lengths.tolist())]
+        documents = [
+            np.take(tape, np.arange(n) + starts[i % len(parts)], mode="wrap") for i, n in enumerate(lengths.tolist())
+        ]
         return np.concatenate(documents).tobytes()
 
 

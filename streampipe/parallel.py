@@ -36,7 +36,9 @@ class Topology:
             if size < 1:
                 raise ConfigError(f"Topology: {name}_size must be at least 1, but got {size}")
             if not 0 <= rank < size:
-                raise ConfigError(f"Topology: {name}_rank must be within 0 and {size - 1} ({name}_size {size}), but got {rank}")
+                raise ConfigError(
+                    f"Topology: {name}_rank must be within 0 and {size - 1} ({name}_size {size}), but got {rank}"
+                )
 
     @property
     def world_size(self) -> int:
@@ -56,8 +58,11 @@ class Topology:
         """Read RANK and WORLD_SIZE, as torchrun sets them; without them this is a single rank.
 
         Args:
-            tp_size, pp_size, cp_size: of the launch; `dp_size` is what is left of the world size.
-            order: which dimension's rank changes fastest, first; Megatron's order by default. Any order of tp, cp, dp, pp.
+            tp_size: of the launch.
+            pp_size: of the launch.
+            cp_size: of the launch; `dp_size` is what is left of the world size.
+            order: which dimension's rank changes fastest, first; Megatron's order by default. Any order of tp, cp, dp,
+                pp.
             env: instead of the process's environment.
 
         Raises:
@@ -66,16 +71,21 @@ class Topology:
         environment = os.environ if env is None else env
         names = order.split("-")
         if sorted(names) != sorted(_DIMENSIONS):
-            raise ConfigError(f"Topology: order must name tp, cp, dp and pp once each, like 'tp-cp-dp-pp', but got {order!r}")
+            raise ConfigError(
+                f"Topology: order must name tp, cp, dp and pp once each, like 'tp-cp-dp-pp', but got {order!r}"
+            )
         try:
             rank, world_size = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
         except ValueError as error:
-            raise ConfigError(f"Topology: RANK and WORLD_SIZE must be integers ({error}); start the script with torchrun") from error
+            raise ConfigError(
+                f"Topology: RANK and WORLD_SIZE must be integers ({error}); start the script with torchrun"
+            ) from error
         sizes = {"tp": tp_size, "pp": pp_size, "cp": cp_size}
         model = prod(sizes.values())
         if min(sizes.values()) < 1 or world_size % model:
             raise ConfigError(
-                f"Topology: world size {world_size} is not a multiple of tp_size {tp_size} x pp_size {pp_size} x cp_size {cp_size} = {model}; "
+                f"Topology: world size {world_size} is not a multiple of tp_size {tp_size} x pp_size {pp_size} x "
+                f"cp_size {cp_size} = {model}; "
                 f"start a multiple of {model} processes, or change the sizes"
             )
         if not 0 <= rank < world_size:
@@ -88,7 +98,7 @@ class Topology:
 
     @classmethod
     def from_mesh(cls, mesh: Any) -> "Topology":
-        """Read a torch DeviceMesh whose dimensions are named tp, pp, cp, and dp or several beginning with dp (dp_replicate, dp_shard).
+        """Read a torch DeviceMesh whose dimensions are named tp, pp, cp, and dp or dp_replicate, dp_shard and the like.
 
         Several data-parallel dimensions count as one, the first the slowest.
 
@@ -97,16 +107,26 @@ class Topology:
         """
         names = mesh.mesh_dim_names
         if not names:
-            raise ConfigError("Topology: the device mesh has no dimension names; make it with mesh_dim_names=('dp', 'tp') or the like")
+            raise ConfigError(
+                "Topology: the device mesh has no dimension names; make it with mesh_dim_names=('dp', 'tp') or the like"
+            )
         coordinate = mesh.get_coordinate()
         if coordinate is None:
-            raise ConfigError("Topology: this rank is not part of the device mesh; build the loader on the mesh's own ranks only")
+            raise ConfigError(
+                "Topology: this rank is not part of the device mesh; build the loader on the mesh's own ranks only"
+            )
         sizes, ranks = dict.fromkeys(_DIMENSIONS, 1), dict.fromkeys(_DIMENSIONS, 0)
         for dimension, name in enumerate(names):
             own = "dp" if name == "dp" or name.startswith("dp_") else name
             if own not in _DIMENSIONS:
-                raise ConfigError(f"Topology: the device mesh has a dimension {name!r}; expected tp, pp, cp, dp, or names that begin with dp_")
-            sizes[own], ranks[own] = sizes[own] * mesh.size(dimension), ranks[own] * mesh.size(dimension) + coordinate[dimension]
+                raise ConfigError(
+                    f"Topology: the device mesh has a dimension {name!r}; expected tp, pp, cp, dp, or names that begin "
+                    "with dp_"
+                )
+            sizes[own], ranks[own] = (
+                sizes[own] * mesh.size(dimension),
+                ranks[own] * mesh.size(dimension) + coordinate[dimension],
+            )
         return cls(**{f"{n}_size": sizes[n] for n in _DIMENSIONS}, **{f"{n}_rank": ranks[n] for n in _DIMENSIONS})
 
     def check_batch(self, global_batch_size: int, micro_batch_size: int) -> int:
@@ -120,7 +140,8 @@ class Topology:
             lower = global_batch_size // unit * unit
             choice = f"{lower} or {lower + unit}" if lower else f"{unit}"
             raise ConfigError(
-                f"$.batch.global_batch_size: {global_batch_size} is not divisible by dp_size {self.dp_size} x micro_batch_size {micro_batch_size} "
+                f"$.batch.global_batch_size: {global_batch_size} is not divisible by dp_size {self.dp_size} x "
+                f"micro_batch_size {micro_batch_size} "
                 f"= {unit}; choose {choice}, or another micro_batch_size"
             )
         return global_batch_size // unit

@@ -22,7 +22,8 @@ def _philox_key(scope: tuple[ScopePart, ...]) -> int:
 def raw_words(count: int, *scope: ScopePart) -> NDArray[np.uint64]:
     """Return the first `count` random words of a scope: uint64 [count].
 
-    Word `i` is the same whatever `count` is, so the counter is the position. One call costs about 10 µs plus 2 ns a word.
+    Word `i` is the same whatever `count` is, so the counter is the position. One call costs about 10 µs plus 2 ns a
+    word.
     """
     words = np.random.Philox(key=_philox_key(scope)).random_raw(count)
     return np.asarray(words, dtype=np.uint64)
@@ -33,7 +34,20 @@ def keyed_permutation(count: int, *scope: ScopePart) -> NDArray[np.int64]:
 
     A stable argsort of raw words, because `Generator.permutation` may change with a numpy release.
     """
-    return np.argsort(raw_words(count, *scope), kind="stable").astype(np.int64)
+    return stable_order(raw_words(count, *scope))
+
+
+def stable_order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the stable argsort of keys: int64, same length.
+
+    Without ties every argsort is the stable one, and the default is three times as fast; two of 10^5 raw words are
+    equal once in 10^9 times.
+    """
+    order = np.argsort(keys)
+    ordered = keys[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        order = np.argsort(keys, kind="stable")
+    return order.astype(np.int64)
 
 
 def bounded_integers(words: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:

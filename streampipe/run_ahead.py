@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from streampipe.cursor import Cursor, Within
+from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
 from streampipe.plan.round_plan import RoundPlan
@@ -30,8 +30,8 @@ from streampipe.rank_step import RankStep, micro_batch_of, rank_step
 from streampipe.shards.frame_reader import FrameReader
 from streampipe.stream import Addressed, Stream
 
-# While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training loop, which shares the
-# interpreter lock, does not feel it. Measured in benchmarks/README.md.
+# While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training
+# loop, which shares the interpreter lock, does not feel it. Measured in benchmarks/README.md.
 _BREATH = 0.002
 # Micro batches whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
 _JOBS_AHEAD = 512
@@ -94,7 +94,10 @@ class PlannedRounds:
 
 
 class _Pipeline:
-    """The threads and queues behind one iterator; it knows nothing of the iterator, so that the iterator can be collected."""
+    """The threads and queues behind one iterator.
+
+    It knows nothing of the iterator, so that the iterator can be collected.
+    """
 
     def __init__(self, stream: Stream, topology: Topology, cursor: Cursor, stride: Stride) -> None:
         self.stream = stream
@@ -125,7 +128,7 @@ class _Pipeline:
                 if not self._put(batch):
                     return
             self._put(None)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer must see it
+        except BaseException as error:
             self._put(error)
 
     def _put(self, item: dict[str, Any] | BaseException | None) -> bool:
@@ -224,11 +227,18 @@ def _delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> in
     if within is None:
         return 0
     batch = stream.config.batch
-    now = {"dp_size": topology.dp_size, "micro_batch_size": batch.micro_batch_size, "global_batch_size": batch.global_batch_size}
+    now = {
+        "dp_size": topology.dp_size,
+        "micro_batch_size": batch.micro_batch_size,
+        "global_batch_size": batch.global_batch_size,
+    }
     if differing := tuple(name for name, value in now.items() if getattr(within, name) != value):
-        listed = "; ".join(f"{name}: the cursor has {getattr(within, name)}, this stream {now[name]}" for name in differing)
+        listed = "; ".join(
+            f"{name}: the cursor has {getattr(within, name)}, this stream {now[name]}" for name in differing
+        )
         raise CursorMismatchError(
-            f"the cursor stands inside step {cursor.step}, after {within.micro_batches} micro batches of each rank, and the step was cut otherwise: "
+            f"the cursor stands inside step {cursor.step}, after {within.micro_batches} micro batches of each rank, "
+            "and the step was cut otherwise: "
             f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
             differing,
         )

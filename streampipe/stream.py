@@ -123,7 +123,11 @@ class Stream:
         """Plan a round and look up where its pieces lie."""
         plan = self.planner.round(number, breathe)
         frames, pieces = plan.frames, plan.pieces
-        payload, first, raw_bytes = [np.empty(0, np.int64)], np.empty(len(frames), np.int64), np.empty(len(frames), np.int64)
+        payload, first, raw_bytes = (
+            [np.empty(0, np.int64)],
+            np.empty(len(frames), np.int64),
+            np.empty(len(frames), np.int64),
+        )
         itemsizes = np.array([source.token_dtype.itemsize for source in self.sources])
         for row, (source, shard, frame) in enumerate(
             zip(frames.source.tolist(), frames.shard.tolist(), frames.frame.tolist(), strict=True)
@@ -170,8 +174,10 @@ def open_stream(config: StreamConfig) -> Stream:
     for number, each in opened[1:]:
         if each.tokenizer.core_hash != first.tokenizer.core_hash:
             raise ConfigError(
-                f"$.sources[{number}]: {each.name!r} ({each.url}) was made with another tokenizer than {first.name!r} ({first.url}): "
-                f"{each.tokenizer.core_hash[:16]} and {first.tokenizer.core_hash[:16]}; ids would mean different texts, so build them with the same one"
+                f"$.sources[{number}]: {each.name!r} ({each.url}) was made with another tokenizer than {first.name!r} "
+                f"({first.url}): "
+                f"{each.tokenizer.core_hash[:16]} and {first.tokenizer.core_hash[:16]}; ids would mean different "
+                "texts, so build them with the same one"
             )
     return Stream(config, [each for _, each in opened], [number for number, _ in opened])
 
@@ -184,23 +190,30 @@ def _open(source: SourceConfig, seed: int) -> OpenedSource:
 
 def _share(source: SourceConfig, number: int, opened: OpenedSource) -> Share:
     tokens = int(opened.shard_tokens.sum())
-    weight = Fraction(tokens) if source.weight is None else weight_fraction(source.weight, f"$.sources[{number}].weight")
+    weight = (
+        Fraction(tokens) if source.weight is None else weight_fraction(source.weight, f"$.sources[{number}].weight")
+    )
     return Share(source.name, weight, tokens, source.epochs)
 
 
 def _check_source(number: int, source: OpenedSource, config: StreamConfig) -> None:
     where = f"$.sources[{number}]: {source.name!r} ({source.url})"
     if not int(source.shard_tokens.sum()):
-        raise ConfigError(f"{where} holds no document in split {config.sources[number].split!r}; take it out, or choose another split")
+        raise ConfigError(
+            f"{where} holds no document in split {config.sources[number].split!r}; take it out, or choose another split"
+        )
     if isinstance(source, MockSource):
         longest, where_longest = source.longest_document(), ""
     else:
         if source.manifest.kind != "text":
-            raise ConfigError(f"{where} is of kind {source.manifest.kind}, which this release does not stream yet; build it as text")
+            raise ConfigError(
+                f"{where} is of kind {source.manifest.kind}, which this release does not stream yet; build it as text"
+            )
         entry = max(source.shards, key=lambda shard: shard.longest)
         longest, where_longest = entry.longest, f" (in {entry.path})"
     if config.packing.overlong == "error" and longest > config.seq_length:
         raise DocumentTooLongError(
-            f"{where}: its longest document{where_longest} has {longest} tokens, but seq_length is {config.seq_length} and packing.overlong "
+            f"{where}: its longest document{where_longest} has {longest} tokens, but seq_length is {config.seq_length} "
+            "and packing.overlong "
             f"is error; choose split, truncate or drop, or a longer seq_length"
         )

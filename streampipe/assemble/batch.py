@@ -11,7 +11,9 @@ from streampipe.assemble.segments import Frames, Ground, Segments, lay_out
 IGNORED = -100
 
 
-def assemble(segments: Segments, frames: Frames, shape: tuple[int, int], config: BatchConfig, pad_id: int) -> dict[str, Any]:
+def assemble(
+    segments: Segments, frames: Frames, shape: tuple[int, int], config: BatchConfig, pad_id: int
+) -> dict[str, Any]:
     """Build one micro batch.
 
     Args:
@@ -22,10 +24,13 @@ def assemble(segments: Segments, frames: Frames, shape: tuple[int, int], config:
         pad_id: the id that stands where no token is.
 
     Returns:
-        THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens, cu_seqlens_padded` int32 [S + 1]
-        (the very same array when nothing is padded inside), `max_seqlen` int, `source_ids, epochs` int32 and `document_ids` int64 [S], -1 for padding.
+        THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens,
+            cu_seqlens_padded` int32 [S + 1]
+        (the very same array when nothing is padded inside), `max_seqlen` int, `source_ids, epochs` int32 and
+        `document_ids` int64 [S], -1 for padding.
         SBHD: the first four as [rows, positions], `lengths` int32 [rows], and the ids per row.
-        Both: `loss_tokens`, the trained positions of this micro batch. Masks come from positions, never from token values.
+        Both: `loss_tokens`, the trained positions of this micro batch. Masks come from positions, never from token
+            values.
     """
     if config.layout == "sbhd":
         segments = _one_per_row(segments, shape[1])
@@ -68,7 +73,11 @@ def _boundaries(ground: Ground) -> dict[str, Any]:
 
 
 def _identities(segments: Segments, ground: Ground) -> dict[str, Any]:
-    named = {"source_ids": segments.source, "document_ids": segments.document, "epochs": segments.epoch}
+    named: dict[str, NDArray[Any]] = {
+        "source_ids": segments.source,
+        "document_ids": segments.document,
+        "epochs": segments.epoch,
+    }
     found: dict[str, Any] = {}
     for name, values in named.items():
         found[name] = np.full(len(ground.room), -1, values.dtype)
@@ -94,7 +103,9 @@ class _Writer:
         self._empty = [
             slice(begin, end)
             for begin, end in zip(
-                (ground.begin[short] + real[short]).tolist(), (ground.begin[short] + ground.room[short]).tolist(), strict=True
+                (ground.begin[short] + real[short]).tolist(),
+                (ground.begin[short] + ground.room[short]).tolist(),
+                strict=True,
             )
         ]
 
@@ -102,7 +113,11 @@ class _Writer:
         tokens = np.empty(self._positions, self._dtype)
         frames = self._frames
         for frame, offset, start, end in zip(
-            self._segments.frame.tolist(), self._segments.offset.tolist(), self._starts.tolist(), self._ends.tolist(), strict=True
+            self._segments.frame.tolist(),
+            self._segments.offset.tolist(),
+            self._starts.tolist(),
+            self._ends.tolist(),
+            strict=True,
         ):
             tokens[start:end] = frames[frame][offset : offset + end - start]
         for empty in self._empty:
@@ -110,7 +125,10 @@ class _Writer:
         return tokens
 
     def labels(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Aligned: the next token inside the piece; its last position has a target only if the piece goes on. Unshifted: the token itself."""
+        """Aligned: the next token inside the piece.
+
+        Its last position has a target only if the piece goes on. Unshifted: the token itself.
+        """
         segments = self._segments
         labels = np.empty_like(tokens)
         if self._aligned:

@@ -17,7 +17,8 @@ class BatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         global_batch_size: sequences of a step over all ranks.
         micro_batch_size: sequences of a batch.
         fields: arrays to make; leave out what the model derives itself.
-        labels: `aligned` labels are the target of the token beside them; `unshifted` ones are for models that shift themselves.
+        labels: `aligned` labels are the target of the token beside them; `unshifted` ones are for models that shift
+            themselves.
         token_dtype: of tokens, labels and position_ids.
     """
 
@@ -35,7 +36,8 @@ class BatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"$.batch.{key}: must be at least 1, but got {getattr(self, key)}")
         if self.layout == "sbhd" and policy != "none":
             raise ConfigError(
-                f"$.batch.layout: sbhd gives one document a row, but packing.policy {policy!r} puts several into a sequence; "
+                f"$.batch.layout: sbhd gives one document a row, but packing.policy {policy!r} puts several into a "
+                "sequence; "
                 f"set packing.policy: none, or batch.layout: thd"
             )
         if "tokens" not in self.fields:

@@ -54,9 +54,10 @@ class Ground:
 
 
 def lay_out(segments: Segments, rows: int, seq_length: int) -> Ground:
-    """Give every piece its positions; what a row has left over becomes a dummy document, so that rows end where sequences end.
+    """Give every piece its positions; what a row has left over becomes a dummy document.
 
-    Slots 8 and 4 in a row of 16 give segments that begin at 0, 8 and 12, the last of them a dummy document of 4.
+    So rows end where sequences end. Slots 8 and 4 in a row of 16 give segments that begin at 0, 8 and 12, the last of
+    them a dummy document of 4.
     """
     pieces = len(segments)
     used = np.bincount(segments.row, weights=segments.slot, minlength=rows).astype(np.int64)

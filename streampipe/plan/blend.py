@@ -48,10 +48,10 @@ class Segment:
 class Blend:
     """The axis position of every source at every round border.
 
-    Round `r` takes from source `s` the frames that start within `[position(s, r), position(s, r + 1))`. Inside a segment the
-    position is `offset + floor((r - first_round) * round_tokens * weight)`, one function of the round number, so that a round's
-    end is the next one's start to the token, at 10^13 tokens too. When a source reaches its `epochs` limit, the others share its
-    weight from the next round on.
+    Round `r` takes from source `s` the frames that start within `[position(s, r), position(s, r + 1))`. Inside a
+    segment the position is `offset + floor((r - first_round) * round_tokens * weight)`, one function of the round
+    number, so that a round's end is the next one's start to the token, at 10^13 tokens too. When a source reaches its
+    `epochs` limit, the others share its weight from the next round on.
     """
 
     def __init__(self, shares: Sequence[Share], round_tokens: Fraction) -> None:
@@ -88,7 +88,8 @@ def _segments(shares: Sequence[Share], round_tokens: Fraction) -> tuple[tuple[Se
         weights = tuple(s.weight / total if lives else Fraction(0) for s, lives in zip(shares, alive, strict=True))
         segment = Segment(first_round, weights, offsets)
         segments.append(segment)
-        # The first round whose end reaches a limit: offset + floor(k * R * w) >= limit  <=>  k >= (limit - offset) / (R * w).
+        # The first round whose end reaches a limit: offset + floor(k * R * w) >= limit  <=>  k >= (limit - offset) / (R
+        # * w).
         spans = [
             ceil(Fraction(share.limit - offset) / (round_tokens * weight))
             for share, offset, weight in zip(shares, offsets, weights, strict=True)
@@ -103,8 +104,9 @@ def _segments(shares: Sequence[Share], round_tokens: Fraction) -> tuple[tuple[Se
 def resolve_round_tokens(shares: Sequence[Share], windows: int, window_tokens: int, seq_length: int) -> Fraction:
     """Return the token budget of a round.
 
-    It is `windows * window_tokens`; where the sources share epochs (one source, or weights that follow sizes) the nearest whole
-    fraction of a pass, so that epochs end with a round, or a whole multiple of a pass if a pass gives fewer than 8 sequences a window.
+    It is `windows * window_tokens`; where the sources share epochs (one source, or weights that follow sizes) the
+    nearest whole fraction of a pass, so that epochs end with a round, or a whole multiple of a pass if a pass gives
+    fewer than 8 sequences a window.
     """
     budget = windows * window_tokens
     if not share_epochs(shares):
@@ -132,5 +134,8 @@ def weight_fraction(weight: float | int | str, where: str) -> Fraction:
     except ValueError:
         value = Fraction(-1)
     if value < 0:
-        raise ConfigError(f"{where}: a weight must be a finite number of at least 0, but got {weight!r}; give a share of tokens on any scale")
+        raise ConfigError(
+            f"{where}: a weight must be a finite number of at least 0, but got {weight!r}; give a share of tokens on "
+            "any scale"
+        )
     return value

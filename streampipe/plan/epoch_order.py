@@ -100,7 +100,10 @@ class SourceAxis:
             if self._shuffle_shards is None:
                 order, group = np.arange(len(tokens)), 1
             else:
-                order, group = keyed_permutation(len(tokens), self._seed, "shards", self.name, epoch), self._shuffle_shards
+                order, group = (
+                    keyed_permutation(len(tokens), self._seed, "shards", self.name, epoch),
+                    self._shuffle_shards,
+                )
             ends = np.cumsum(tokens[order])
             # The last shard of each group closes it; the last group may be smaller.
             closing = np.minimum(np.arange(group, len(tokens) + group, group), len(tokens)) - 1
@@ -135,7 +138,9 @@ def _joined(runs: list[FrameRun]) -> FrameRun:
     if not runs:
         none = np.empty(0, np.int64)
         return FrameRun(none, none, none, none)
-    return FrameRun(*(np.concatenate([getattr(run, field) for run in runs]) for field in ("epoch", "shard", "frame", "starts")))
+    return FrameRun(
+        *(np.concatenate([getattr(run, field) for run in runs]) for field in ("epoch", "shard", "frame", "starts"))
+    )
 
 
 def _keep(cache: OrderedDict[Any, Any], most: int) -> None:

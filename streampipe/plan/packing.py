@@ -1,6 +1,7 @@
 """Pieces of a round laid into sequences: which sequence, of which window.
 
-Each policy is a function from slot lengths to a `Packed`. A new policy is one more function here, its name in `pieces.Policy`, and a line in `pack`.
+Each policy is a function from slot lengths to a `Packed`. A new policy is one more function here, its name in
+`pieces.Policy`, and a line in `pack`.
 """
 
 from bisect import bisect_left, insort
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from streampipe.plan.pieces import Pieces, Policy
 from streampipe.plan.windows import draw_borders, sequences_of_windows
 
-# A window is given this much less than its sequences hold, so that best-fit finds a place for every piece. Measured in benchmarks/README.md.
+# A window is given this much less than its sequences hold, so that best-fit finds a place for every piece. Measured in
+# benchmarks/README.md.
 BEST_FIT_SLACK = 0.001
 # Fewer sequences a window than this pack badly on their own; such a round is packed in fewer, larger windows.
 LEAST_SEQUENCES = 8
@@ -92,11 +94,14 @@ def _best_fit(pieces: Pieces, seq_length: int, windows: int, breathe: Callable[[
     return Packed(pieces, sequence, np.repeat(np.arange(windows), counts))
 
 
-def _settle(slots: NDArray[np.int64], bins: NDArray[np.int64], used: int, seq_length: int) -> tuple[NDArray[np.int64], int]:
+def _settle(
+    slots: NDArray[np.int64], bins: NDArray[np.int64], used: int, seq_length: int
+) -> tuple[NDArray[np.int64], int]:
     """Let at most a sequence's worth of pieces without a place travel on to the next window, and few of them.
 
-    Each piece that travels costs the next window's rank a frame. Those without a place are the many short ones, so where one longer piece can give
-    way to all of them, it goes instead. If more than a sequence's worth is left, the forecast was wrong for this window, and it gets more sequences.
+    Each piece that travels costs the next window's rank a frame. Those without a place are the many short ones, so
+    where one longer piece can give way to all of them, it goes instead. If more than a sequence's worth is left, the
+    forecast was wrong for this window, and it gets more sequences.
     """
     bins = bins.copy()
     left = np.flatnonzero(bins < 0)
@@ -133,8 +138,8 @@ def _sequences_needed(slots: NDArray[np.int64], seq_length: int) -> int:
 def best_fit(slots: NDArray[np.int64], seq_length: int, most: int | None) -> tuple[NDArray[np.int64], int]:
     """Pack by best-fit-decreasing: the longest first, each into the fullest sequence that still has room.
 
-    Ties (equal slots, equally full sequences) break by index. Open sequences are kept in a sorted list, so a piece costs one binary search,
-    about 0.5 µs, whatever `seq_length` is.
+    Ties (equal slots, equally full sequences) break by index. Open sequences are kept in a sorted list, so a piece
+    costs one binary search, about 0.5 µs, whatever `seq_length` is.
 
     Args:
         slots: int64 [P], each at most `seq_length`.

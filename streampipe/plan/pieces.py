@@ -17,8 +17,8 @@ class PackingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How documents are laid into sequences.
 
     Attributes:
-        policy: `best_fit` keeps documents whole and fills sequences from a window; `concat` cuts at every `seq_length`, GPT style;
-            `none` puts one document into each sequence.
+        policy: `best_fit` keeps documents whole and fills sequences from a window; `concat` cuts at every `seq_length`,
+            GPT style; `none` puts one document into each sequence.
         overlong: what happens to a document longer than a sequence.
         document_multiple: every piece takes a multiple of this many positions (context parallelism, FP8).
     """
@@ -37,12 +37,14 @@ class PackingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"$.packing.document_multiple: must be at least 1, but got {self.document_multiple}")
         if seq_length % self.document_multiple:
             raise ConfigError(
-                f"$.packing.document_multiple: {self.document_multiple} does not divide seq_length {seq_length}, so a full sequence "
+                f"$.packing.document_multiple: {self.document_multiple} does not divide seq_length {seq_length}, so a "
+                "full sequence "
                 f"could not be aligned; choose a divisor of seq_length"
             )
         if self.policy == "concat" and self.document_multiple > 1:
             raise ConfigError(
-                "$.packing: `concat` leaves no padding between documents, so `document_multiple` above 1 has no meaning with it; "
+                "$.packing: `concat` leaves no padding between documents, so `document_multiple` above 1 has no "
+                "meaning with it; "
                 "set document_multiple: 1, or policy: best_fit"
             )
 
@@ -119,12 +121,17 @@ def cut_documents(
         return _whole(occurrence, document, lengths, packing), lost
     if packing.overlong == "error":
         raise DocumentTooLongError(
-            f"{int(overlong.sum())} documents are longer than seq_length {seq_length} (the longest has {int(lengths.max())} tokens); "
+            f"{int(overlong.sum())} documents are longer than seq_length {seq_length} (the longest has "
+            f"{int(lengths.max())} tokens); "
             f"choose packing.overlong: split, truncate or drop, or a longer seq_length"
         )
     if packing.overlong == "drop":
         kept = ~overlong
-        lost = Lost(nothing, _per_frame(occurrence, overlong, frames), _per_frame(occurrence, np.where(overlong, lengths, 0), frames))
+        lost = Lost(
+            nothing,
+            _per_frame(occurrence, overlong, frames),
+            _per_frame(occurrence, np.where(overlong, lengths, 0), frames),
+        )
         return _whole(occurrence[kept], document[kept], lengths[kept], packing), lost
     if packing.overlong == "truncate":
         lost = Lost(_per_frame(occurrence, lost_tokens, frames), nothing, nothing)

@@ -77,6 +77,7 @@ class Planner:
         self.blend = blend
         self.layout = layout
         self.shuffled = shuffled
+        self._latest: RoundPlan | None = None  # whoever asks for the same round again gets the same plan
 
     @property
     def rounds(self) -> int | None:
@@ -94,6 +95,12 @@ class Planner:
             DocumentTooLongError: with `overlong: error`.
             SourceError: from the index of a shard.
         """
+        latest = self._latest
+        if latest is None or latest.round != number:
+            latest = self._latest = self._plan(number, breathe)
+        return latest
+
+    def _plan(self, number: int, breathe: Callable[[], None]) -> RoundPlan:
         layout = self.layout
         frames, lengths, documents = self._line(number)
         breathe()
@@ -114,7 +121,10 @@ class Planner:
         return RoundPlan(number, layout.seq_length, layout.windows, frames, pieces, start, totals, running, cost)
 
     def _line(self, number: int) -> tuple[FrameTable, NDArray[np.int64], NDArray[np.int64]]:
-        """Lay the frames of a round end to end, window after window: the frames, all document lengths, documents of each frame."""
+        """Lay the frames of a round end to end, window after window.
+
+        The frames, all document lengths, documents of each frame.
+        """
         begin, end = self.blend.positions(number), self.blend.positions(number + 1)
         runs = [axis.frames_between(b, e) for axis, b, e in zip(self.axes, begin, end, strict=True)]
         table = FrameTable(
@@ -141,7 +151,9 @@ class Planner:
         """What a frame counts for when windows are made alike."""
         return len(lengths) if self.layout.packing.policy == "none" else int(lengths.sum(dtype=np.int64))
 
-    def _totals(self, frames: FrameTable, lengths: NDArray[np.int64], documents: NDArray[np.int64], lost: Lost) -> SourceTotals:
+    def _totals(
+        self, frames: FrameTable, lengths: NDArray[np.int64], documents: NDArray[np.int64], lost: Lost
+    ) -> SourceTotals:
         per_frame = np.diff(np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(documents)])])
         amounts = (per_frame, lost.truncated_tokens, lost.dropped_documents, lost.dropped_tokens)
         return SourceTotals(
@@ -157,6 +169,7 @@ def require_progress(plan: RoundPlan, empty_rounds: int) -> None:
     """
     if empty_rounds >= 1000:
         raise StreampipeError(
-            f"{empty_rounds} rounds up to round {plan.round} gave no sequence at all: every document was dropped as overlong; "
+            f"{empty_rounds} rounds up to round {plan.round} gave no sequence at all: every document was dropped as "
+            "overlong; "
             f"choose packing.overlong: split or truncate, or a longer seq_length"
         )

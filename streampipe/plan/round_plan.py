@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from streampipe.plan.pieces import Pieces
 
-# Floating-point operations of a layer per token, over those of attention per token pair, for a model about 4,096 wide: 6 x width.
+# Floating-point operations of a layer per token, over those of attention per token pair, for a model about 4,096 wide:
+# 6 x width.
 COST_OF_A_TOKEN = 24_576
 
 
@@ -86,7 +87,10 @@ class RoundPlan:
         return 1.0 - float(self.pieces.length.sum()) / max(1, len(self) * self.seq_length)
 
     def frames_by_column(self) -> NDArray[np.int64]:
-        """Return the pairs (column, row of the frame table) that occur: int64 [pairs, 2], what all ranks read if each has one column."""
+        """Return the pairs (column, row of the frame table) that occur.
+
+        Int64 [pairs, 2], what all ranks read if each has one column.
+        """
         column = np.repeat(np.arange(len(self)) % self.windows, np.diff(self.sequence_start))
         pair = np.unique(column * max(1, len(self.frames)) + self.pieces.occurrence)
         return np.stack([pair // max(1, len(self.frames)), pair % max(1, len(self.frames))], axis=1)
@@ -108,12 +112,18 @@ class RunningSums:
     all_tokens: NDArray[np.int64]
 
 
-def running_sums(source: NDArray[np.int64], sources: int, pieces: Pieces, sequence_start: NDArray[np.int64]) -> RunningSums:
+def running_sums(
+    source: NDArray[np.int64], sources: int, pieces: Pieces, sequence_start: NDArray[np.int64]
+) -> RunningSums:
     """Sum pieces over sequences; `source` is that of each piece, int64 [P]."""
-    tokens = np.stack([_before(np.where(source == s, pieces.length, 0), sequence_start) for s in range(sources)], axis=1)
+    tokens = np.stack(
+        [_before(np.where(source == s, pieces.length, 0), sequence_start) for s in range(sources)], axis=1
+    )
     begun = pieces.start == 0
     documents = np.stack([_before(begun & (source == s), sequence_start) for s in range(sources)], axis=1)
-    return RunningSums(tokens, documents, _before(pieces.goes_on, sequence_start), _before(pieces.length, sequence_start))
+    return RunningSums(
+        tokens, documents, _before(pieces.goes_on, sequence_start), _before(pieces.length, sequence_start)
+    )
 
 
 def cost_of_sequences(slot: NDArray[np.int64], sequence_start: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,7 +10,6 @@ from streampipe.plan.planner import Planner, require_progress
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.plan.slices import share_of_rank
 
-
 COUNTED = ("tokens", "documents", "truncated_tokens", "dropped_documents", "dropped_tokens")
 
 
@@ -31,8 +30,8 @@ class Place:
         round, offset: the next sequence is number `offset` of `round`.
         sequences: sequences of the run so far.
         step: steps so far.
-        counts: int64 [sources, 5], planned so far of each source of the blend, in the order of `COUNTED`. What a round loses is counted with its
-            first sequence.
+        counts: int64 [sources, 5], planned so far of each source of the blend, in the order of `COUNTED`. What a round
+            loses is counted with its first sequence.
     """
 
     round: int

@@ -1,7 +1,7 @@
 """Sequences of all windows to one canonical order.
 
-Windows are the columns of a rectangle and rows are time: the i-th sequence of a round stands in column `i % windows`. So a rank that keeps to its
-columns keeps to its windows.
+Windows are the columns of a rectangle and rows are time: the i-th sequence of a round stands in column `i % windows`.
+So a rank that keeps to its columns keeps to its windows.
 """
 
 import numpy as np
@@ -22,9 +22,8 @@ def level_columns(window: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
     have = np.bincount(window, minlength=columns)
     want = sequences_of_windows(len(window), columns)
     # The last sequences of a window with too many go, in window order, to the columns with too few.
-    last_of = np.cumsum(have)
-    surplus = np.concatenate([np.arange(last_of[w] - extra, last_of[w]) for w, extra in enumerate((have - want).tolist()) if extra > 0] or [[]])
-    column[surplus.astype(np.int64)] = np.repeat(np.arange(columns), np.maximum(0, want - have))
+    place = np.arange(len(window)) - (np.cumsum(have) - have)[window]
+    column[place >= want[window]] = np.repeat(np.arange(columns), np.maximum(0, want - have))
     return column
 
 

@@ -1,9 +1,10 @@
 """Frames dealt to windows, and the borders between windows drawn so that each fills whole sequences.
 
-A window is the unit of locality: one rank reads it. Frames are dealt source by source, each to the window with the fewest tokens.
-Windows that are merely alike would each end in a sequence that is half empty; so the windows are then laid end to end, and each takes
-exactly as many tokens as its share of whole sequences holds. A frame that lies across such a border is read by two windows, and which of
-its documents go to which is chosen so that the border is met almost to the token.
+A window is the unit of locality: one rank reads it. Frames are dealt source by source, each to the window with the
+fewest tokens. Windows that are merely alike would each end in a sequence that is half empty; so the windows are then
+laid end to end, and each takes exactly as many tokens as its share of whole sequences holds. A frame that lies across
+such a border is read by two windows, and which of its documents go to which is chosen so that the border is met almost
+to the token.
 """
 
 import heapq
@@ -33,11 +34,14 @@ def sequences_of_windows(sequences: int, windows: int) -> NDArray[np.int64]:
     return counts
 
 
-def draw_borders(sizes: NDArray[np.int64], frame_starts: NDArray[np.int64], shares: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def draw_borders(
+    sizes: NDArray[np.int64], frame_starts: NDArray[np.int64], shares: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
     """Divide the line of pieces into windows that hold tokens in proportion to `shares`.
 
-    Whole frames go to a window until one lies across its border. Of that frame, the largest pieces that still fit go to the window and the rest
-    to the next, so a border is met to about the size of a frame's smallest piece, without another frame being read.
+    Whole frames go to a window until one lies across its border. Which pieces of that frame go to the window, and which
+    to the next, is chosen so that the border is met to about the size of the frame's smallest piece, without another
+    frame being read.
 
     Args:
         sizes: int64 [P], room of each piece, frame after frame on the line.
@@ -92,13 +96,20 @@ class _Line:
         return np.concatenate([self._opened, np.arange(self._starts[self._frame], self._starts[-1])])
 
     def _open(self, rows: NDArray[np.int64], room: int) -> NDArray[np.int64]:
-        """Take the largest pieces that fit, largest first; keep the others for the next window."""
+        """Take pieces as they stand while they fit, then fill the last gap with the largest that still fit.
+
+        Keep the others for the next window.
+        """
         sizes = self._sizes[rows]
+        ends = np.cumsum(sizes)
+        prefix = int(np.searchsorted(ends, room, side="right"))
+        gap = room - (int(ends[prefix - 1]) if prefix else 0)
         chosen = np.zeros(len(rows), bool)
-        order = np.argsort(-sizes, kind="stable")
+        chosen[:prefix] = True
+        order = prefix + np.argsort(-sizes[prefix:], kind="stable")
         for row, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-            if size <= room:
-                room -= size
+            if size <= gap:
+                gap -= size
                 chosen[row] = True
         self._opened = rows[~chosen]
         return rows[chosen]

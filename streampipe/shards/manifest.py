@@ -20,7 +20,7 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 Kind = Literal["text", "conversation", "preference"]
 Compression = Literal["zstd", "none"]
 TokenDtype = Literal["uint16", "uint32"]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 BuildScalar = str | int | bool | None
 BuildValue = BuildScalar | list[str | int] | dict[str, BuildScalar]

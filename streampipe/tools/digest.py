@@ -1,4 +1,7 @@
-"""One SHA-256 a step over the global batch, from what the loaders of all ranks deliver: how a user proves the promise on their own data."""
+"""One SHA-256 a step over the global batch, from what the loaders of all ranks deliver.
+
+How a user proves the promise on their own data.
+"""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -53,7 +56,9 @@ def step_digest(rows: Mapping[int, bytes]) -> str:
     return hashlib.sha256(b"".join(rows[sequence] for sequence in sorted(rows))).hexdigest()
 
 
-def digest_steps(config: StreamConfig, steps: int, dp_size: int, cursor: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+def digest_steps(
+    config: StreamConfig, steps: int, dp_size: int, cursor: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
     """Deliver steps through the loaders of `dp_size` ranks in this process and digest each.
 
     Args:
@@ -69,7 +74,10 @@ def digest_steps(config: StreamConfig, steps: int, dp_size: int, cursor: dict[st
         StreampipeError: when ranks disagree about the end, the state, or who got which sequence.
     """
     with ExitStack() as stack:
-        loaders = [stack.enter_context(build_loader(config, Topology(dp_size=dp_size, dp_rank=rank))) for rank in range(dp_size)]
+        loaders = [
+            stack.enter_context(build_loader(config, Topology(dp_size=dp_size, dp_rank=rank)))
+            for rank in range(dp_size)
+        ]
         for loader in loaders:
             if cursor is not None:
                 loader.load_state_dict(cursor)
@@ -80,20 +88,50 @@ def digest_steps(config: StreamConfig, steps: int, dp_size: int, cursor: dict[st
             yield _joined(delivered, config.batch.global_batch_size)
 
 
+def digest_launched(config: StreamConfig, steps: int, cursor: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """As `digest_steps`, but each process of a torchrun launch is one rank; only rank 0 yields.
+
+    Raises:
+        StreampipeError: as `digest_steps`.
+    """
+    distributed = torch.distributed
+    distributed.init_process_group("gloo")
+    try:
+        topology = Topology.from_env()
+        with build_loader(config, topology) as loader:
+            if cursor is not None:
+                loader.load_state_dict(cursor)
+            for _ in range(steps):
+                delivered: list[Any] = [None] * topology.dp_size
+                mine = _step_of_rank(loader, config.seq_length)
+                distributed.gather_object(mine, delivered if topology.dp_rank == 0 else None)
+                if mine is None:
+                    return
+                if topology.dp_rank == 0:
+                    yield _joined(delivered, config.batch.global_batch_size)
+    finally:
+        distributed.destroy_process_group()
+
+
 def _step_of_rank(loader: StreamLoader, seq_length: int) -> tuple[int, dict[int, bytes], dict[str, Any]] | None:
     rows: dict[int, bytes] = {}
     while True:
         batch = next(loader, None)
         if batch is None:
             if rows:
-                raise StreampipeError(f"rank {loader.topology.dp_rank} ended in the middle of a step, after {len(rows)} sequences; report this as a bug")
+                raise StreampipeError(
+                    f"rank {loader.topology.dp_rank} ended in the middle of a step, after {len(rows)} sequences; "
+                    "report this as a bug"
+                )
             return None
         rows |= row_digests({k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}, seq_length)
         if batch["micro_batch"] + 1 == batch["num_micro_batches"]:
             return batch["step"], rows, batch["cursor"]
 
 
-def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], global_batch_size: int) -> dict[str, Any]:
+def _joined(
+    delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], global_batch_size: int
+) -> dict[str, Any]:
     rows: dict[int, bytes] = {}
     steps, cursors = set(), []
     for rank, one in enumerate(delivered):
@@ -105,5 +143,7 @@ def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None]
     if len(steps) > 1 or any(cursor != cursors[0] for cursor in cursors):
         raise StreampipeError(f"the ranks are not at the same place: steps {sorted(steps)}; report this as a bug")
     if len(rows) != global_batch_size:
-        raise StreampipeError(f"step {min(steps)}: {global_batch_size} sequences were due but {len(rows)} came; report this as a bug")
+        raise StreampipeError(
+            f"step {min(steps)}: {global_batch_size} sequences were due but {len(rows)} came; report this as a bug"
+        )
     return {"step": steps.pop(), "sha256": step_digest(rows), "sequences": len(rows), "cursor": cursors[0]}

@@ -1,0 +1,7 @@
+"""`python -m streampipe`."""
+
+import sys
+
+from streampipe.cli import main
+
+sys.exit(main())
