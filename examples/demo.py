@@ -183,7 +183,7 @@ def main() -> None:
     chapter("A tokenizer, and both sources as shards")
     run("shardtools", "train-tokenizer", text / "code", text / "prose", "--vocab-size", "8192", "--output", tokenizer)
     for source, pattern in (("code", "*.py"), ("prose", "*")):
-        options = ["--include", pattern, "--tokenizer", tokenizer, "--shard-tokens", "500000"]
+        options = ["--include", pattern, "--tokenizer", tokenizer, "--frame-tokens", "8192", "--shard-tokens", "500000"]
         run("shardtools", "build", text / source, *options, "--output", data / source)
         run("shardtools", "verify", data / source)
     run("shardtools", "stats", data / "code")
