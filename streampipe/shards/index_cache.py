@@ -12,47 +12,45 @@ class IndexCache:
     """Keeps the indexes used last, up to `limit_bytes`; the one just loaded is always kept.
 
     Threads may share it: one load per shard at a time, loads of different shards side by side. After a fork the child
-    keeps what was loaded and makes its own locks, because an inherited one may be held by a thread that is not there.
+    keeps what was loaded but has its own locks, because an inherited one may be held by a thread that is not there.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._indexes: OrderedDict[int, FrameIndex] = OrderedDict()
         self._bytes = 0
-        self._lock = threading.Lock()
-        self._loading: dict[int, threading.Lock] = {}
-        self._pid = os.getpid()
+        self._locks: dict[tuple[int, int | None], threading.Lock] = {}
 
     def __reduce__(self) -> tuple[type["IndexCache"], tuple[int]]:
         return type(self), (self._limit_bytes,)
 
     def get(self, shard: int, load: Callable[[int], FrameIndex]) -> FrameIndex:
         """Return the index of a shard; `load(shard)` reads it if it is not there."""
-        if self._pid != os.getpid():
-            self._renew()
-        with self._lock:
+        index = self._find(shard)
+        if index is None:
+            with self._lock(shard):
+                index = self._find(shard)
+                if index is None:
+                    index = load(shard)
+                    self._keep(shard, index)
+        return index
+
+    def _lock(self, shard: int | None) -> threading.Lock:
+        """Return this process's lock of a shard, or of the cache itself (None)."""
+        return self._locks.setdefault((os.getpid(), shard), threading.Lock())
+
+    def _find(self, shard: int) -> FrameIndex | None:
+        with self._lock(None):
             index = self._indexes.get(shard)
             if index is not None:
                 self._indexes.move_to_end(shard)
-                return index
-            loading = self._loading.setdefault(shard, threading.Lock())
-        with loading:
-            with self._lock:
-                index = self._indexes.get(shard)
-            if index is None:
-                index = load(shard)
-                self._keep(shard, index)
-        return index
+            return index
 
     def _keep(self, shard: int, index: FrameIndex) -> None:
-        with self._lock:
-            self._loading.pop(shard, None)
+        with self._lock(None):
             self._indexes[shard] = index
             self._bytes += index.nbytes
             while self._bytes > self._limit_bytes and len(self._indexes) > 1:
-                _, dropped = self._indexes.popitem(last=False)
-                self._bytes -= dropped.nbytes
-
-    def _renew(self) -> None:
-        self._lock, self._loading, self._pid = threading.Lock(), {}, os.getpid()
-        self._bytes = sum(index.nbytes for index in self._indexes.values())
+                dropped, old = self._indexes.popitem(last=False)
+                self._bytes -= old.nbytes
+                self._locks.pop((os.getpid(), dropped), None)

@@ -6,7 +6,7 @@ import re
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from streampipe.errors import StorageError
@@ -32,8 +32,7 @@ class LocalStore:
         self._root = Path(path).expanduser().absolute()  # not resolve(), which would do I/O
         self._max_open_files = max_open_files
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._locks: dict[int, threading.Lock] = {}
 
     @property
     def url(self) -> str:
@@ -129,10 +128,8 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator["OrderedDict[str, _OpenFile]"]:
-        """Give the open files to one thread; a lock that was inherited over a fork may be held by no one alive."""
-        if self._pid != os.getpid():
-            self._lock, self._pid = threading.Lock(), os.getpid()
-        with self._lock:
+        """Give the open files to one thread; a lock of its own for each process: one inherited may be held for ever."""
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             yield self._files
 
     def _open(self, name: str) -> "_OpenFile":
@@ -161,8 +158,8 @@ class _OpenFile:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
+        close(self.descriptor)
 
     def read(self, offset: int, length: int, path: Path) -> bytes:
         """Return up to `length` bytes; fewer only at the end of the file (one `pread` gives at most 2 GiB)."""
