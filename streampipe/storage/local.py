@@ -122,7 +122,7 @@ class LocalStore:
                 raise error
 
         with _translated(self.url, "cannot list"):
-            for folder, _, files in os.walk(self._root, onerror=fail, followlinks=True):
+            for folder, _, files in os.walk(self._root, onerror=fail):
                 below = Path(folder).relative_to(self._root)
                 yield from ((below / file).as_posix() for file in files)
 

@@ -62,17 +62,36 @@ def _flipped(data: bytes, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["train-00000.tar.zst", "train-00000.index.parquet"])
+@pytest.mark.parametrize("scheme", ["", "memory:/"])
 def test_a_missing_file_is_named_and_not_a_shorter_epoch(
-    tmp_path: Path, documents: list[Document], write_source: WriteSource, read_tokens: ReadTokens, name: str
+    tmp_path: Path,
+    documents: list[Document],
+    write_source: WriteSource,
+    read_tokens: ReadTokens,
+    name: str,
+    scheme: str,
 ) -> None:
-    write_source(str(tmp_path), documents)
-    (tmp_path / name).unlink()
+    url = f"{scheme}{tmp_path}"
+    write_source(url, documents).store.delete(name)
     with pytest.raises(ShardMissingError, match=name) as caught:
-        read_tokens(Source.open("web", str(tmp_path)))
-    assert (caught.value.source, caught.value.path) == (str(tmp_path), name)
-    lines = list(faults(Source.open("web", str(tmp_path))))
-    assert len(lines) == 1
-    assert str(tmp_path / name) in lines[0]
+        read_tokens(Source.open("web", url))
+    assert (caught.value.source, caught.value.path) == (url, name)
+    (line,) = faults(Source.open("web", url))
+    assert f"{url}/{name}: expected this file" in line
+
+
+@pytest.mark.parametrize("scheme", ["", "memory:/"])
+def test_a_shard_cut_at_a_frame_border_or_to_nothing_is_an_error_behind_every_store(
+    tmp_path: Path, documents: list[Document], write_source: WriteSource, read_tokens: ReadTokens, scheme: str
+) -> None:
+    source = write_source(f"{scheme}{tmp_path}", documents)
+    path, data = source.shards[1].path, source.store.read(source.shards[1].path)
+    for end in (0, *source.index(1).offset[1:].tolist()):
+        source.store.write(path, data[:end])
+        with pytest.raises(ShardCorruptError, match=f"{path}: frame . at bytes .* short read"):
+            read_tokens(Source.open("web", source.url))
+        (line,) = faults(Source.open("web", source.url))
+        assert f"{source.url}/{path}: ends at byte {end}, expected {len(data)} bytes" in line
 
 
 def test_bytes_behind_the_end_are_found_by_verify(
