@@ -69,7 +69,7 @@ def build(request: BuildRequest, progress: Progress) -> BuildResult:
         job.store.sweep()
         write_plan(job.store, job.plan)
         _keep_tokenizer(job)
-        kept = finished_tasks(job.store, job.plan)
+        kept = finished_tasks(job.store, job.plan, bad_rows=request.options.on_bad_row == "count")
         records = [*kept.values(), *_run(job, set(kept), progress)]
         manifest = _finish(job, base, sorted(records, key=lambda record: record.number))
         _tidy(job.store)

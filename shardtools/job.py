@@ -11,7 +11,7 @@ from shardtools.corpus.tasks import TaskPlan, plan_tasks
 from shardtools.corpus.texts import TextReader
 from shardtools.engines.local import one_thread
 from shardtools.ledger import BuildPlan
-from shardtools.options import BuildRequest, fingerprint
+from shardtools.options import BuildRequest, fingerprint, without_rule
 from shardtools.progress import Progress
 from shardtools.text.tokenizer import TextTokenizer, TokenizerFile
 from shardtools.writer import TaskWriter
@@ -31,6 +31,7 @@ class Job:
         tokenizer: made of it.
         tasks: the work.
         identity: the hash of inputs, options and tokenizer; the manifest records it.
+        work: the same but for the rule for bad rows: what a finished shard depends on.
         origin_offset: how many inputs the manifest lists before those of this build.
     """
 
@@ -40,14 +41,13 @@ class Job:
     tokenizer: TextTokenizer
     tasks: TaskPlan
     identity: str
+    work: str
     origin_offset: int = 0
 
     @property
     def plan(self) -> BuildPlan:
         """What marks the folder as belonging to this build."""
-        return BuildPlan(
-            fingerprint(self.identity, self.origin_offset), self.request.options.split, len(self.tasks.tasks)
-        )
+        return BuildPlan(fingerprint(self.work, self.origin_offset), self.request.options.split, len(self.tasks.tasks))
 
     def joins(self, manifest: Manifest) -> bool:
         """Tell whether the build is one more split of a finished source: the same tokens, stored the same way."""
@@ -113,13 +113,18 @@ def prepare(request: BuildRequest, progress: Progress) -> Job:
             lambda texts: sum(len(ids) for ids in tokenizer.encode(texts)),
             request.workers,
         )
-    identity = fingerprint(
-        [[scan.file.name, scan.file.kind, scan.file.bytes, scan.sha256] for scan in tasks.scans],
-        options.recorded(tokenizer.eos, tokenizer.bos),
-        msgspec.structs.asdict(tokenizer.info()),
+    inputs = [[scan.file.name, scan.file.kind, scan.file.bytes, scan.sha256] for scan in tasks.scans]
+    recorded = options.recorded(tokenizer.eos, tokenizer.bos)
+    known = msgspec.structs.asdict(tokenizer.info())
+    return Job(
+        request=request,
+        store=open_store(request.output, request.storage),
+        tokenizer_file=tokenizer_file,
+        tokenizer=tokenizer,
+        tasks=tasks,
+        identity=fingerprint(inputs, recorded, known),
+        work=fingerprint(inputs, without_rule(recorded), known),
     )
-    store = open_store(request.output, request.storage)
-    return Job(request, store, tokenizer_file, tokenizer, tasks, identity)
 
 
 def _refuse_own_output(request: BuildRequest) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardtools.corpus.tally import BAD
 from streampipe.errors import ConfigError
 from streampipe.shards import ShardEntry
 from streampipe.storage import Store, is_local_url
@@ -66,8 +67,11 @@ def write_plan(store: Store, plan: BuildPlan) -> None:
     store.write(PLAN_NAME, msgspec.json.encode(plan))
 
 
-def finished_tasks(store: Store, plan: BuildPlan) -> dict[int, TaskRecord]:
-    """Return the records of tasks that need not be done again: same build, files whole (size and hash)."""
+def finished_tasks(store: Store, plan: BuildPlan, *, bad_rows: bool) -> dict[int, TaskRecord]:
+    """Return the records of tasks that need not be done again: same build, files whole (size and hash).
+
+    With `bad_rows` false, a task that left bad rows out is to be done again, and will fail.
+    """
     sizes = store.sizes()
     found: dict[int, TaskRecord] = {}
     for number in range(plan.tasks):
@@ -78,7 +82,8 @@ def finished_tasks(store: Store, plan: BuildPlan) -> dict[int, TaskRecord]:
             record = msgspec.json.decode(store.read(name), type=TaskRecord)
         except (FileNotFoundError, msgspec.MsgspecError):
             continue
-        if record.fingerprint == plan.fingerprint and record.number == number and _whole(store, sizes, record.entry):
+        ours = record.fingerprint == plan.fingerprint and record.number == number
+        if ours and (bad_rows or not set(BAD) & set(record.counts)) and _whole(store, sizes, record.entry):
             found[number] = record
     return found
 

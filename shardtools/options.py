@@ -102,6 +102,11 @@ class BuildRequest:
     storage: Mapping[str, Any] = field(default_factory=dict)
 
 
+def without_rule(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded options but for the rule for bad rows, which decides whether a shard is made, not how."""
+    return {key: value for key, value in recorded.items() if key != "on_bad_row"}
+
+
 def fingerprint(*parts: Any) -> str:
     """Return the hash of everything that decides the bytes of a build: 64 hex digits."""
     content = json.dumps([BUILD_VERSION, FORMAT_VERSION, *parts], sort_keys=True, separators=(",", ":"))

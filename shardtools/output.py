@@ -78,9 +78,7 @@ class Output:
         if base is None and MANIFEST_NAME in self.names:
             self._remove_source(plan.split, overwrite=overwrite)
         elif not same:
-            stale = build_files(list(self.names), plan.split) + [name for name in self.names if name == PLAN_NAME]
-            if base is None:
-                stale += build_files(list(self.names))
+            stale = [name for name in build_files(list(self.names), plan.split if base else None) if name != PLAN_NAME]
             if stale and not overwrite:
                 raise ConfigError(
                     f"{self.store.url}: holds an unfinished build of other input, options or tokenizer "

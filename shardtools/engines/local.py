@@ -86,7 +86,8 @@ def _run_in_processes(tasks: Sequence[Task], make_writer: MakeWriter, workers: i
     waiting: set[Future[TaskRecord]] = set()
     failure: BaseException | None = None
     try:
-        waiting = {pool.submit(_run_in_worker, task) for task in tasks}
+        with _interrupts_held():
+            waiting = {pool.submit(_run_in_worker, task) for task in tasks}
         while waiting and failure is None:
             ended, waiting = wait(waiting, REPORT_SECONDS, FIRST_COMPLETED)
             records = [future.result() for future in ended if future.exception() is None]
@@ -115,9 +116,22 @@ _worker: list[_Worker] = []
 """This process's own worker; empty in the parent."""
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let processes that start now never see Ctrl-C, which a terminal sends to all; the parent stops them."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(make_writer: MakeWriter, board: Board, next_slot: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent stops the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, name="shardtools-parent-watch", daemon=True).start()
     with next_slot.get_lock():
         slot = next_slot.value

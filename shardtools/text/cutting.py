@@ -7,6 +7,7 @@ survives it, which keeps time and memory bounded; the ids may then differ at the
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +21,26 @@ _LINE_START = re.compile(r"(?<=\n)(?=[^\W\d_])")
 _WORD_START = re.compile(r"(?<=[^\W\d_])(?= [^\W\d_])")
 _WORD_END = re.compile(r"(?<=[^\W_])(?=[^\w\s])|(?<=[^\W\d_])(?=\d)")
 
-Encode = Callable[[Sequence[str]], list[NDArray[np.int64]]]
+Encode = Callable[[Sequence[str]], Sequence[NDArray[Any]]]
 Decode = Callable[[list[int]], str]
 
 
 def cut_long_text(text: str, encode: Encode, decode: Decode, limit: int = PIECE_CHARACTERS) -> list[str]:
-    """Return the text as pieces of about `limit` characters at most that can be encoded one by one.
+    """Return the text as pieces of up to `limit` characters, a quarter of it where possible, to be encoded one by one.
 
     Args:
-        text: any text; one of up to `limit` characters comes back whole.
+        text: any text; one of up to `limit / 4` characters comes back whole.
         encode: gives the ids of texts, without begin and end tokens.
         decode: gives the text of ids.
-        limit: the longest piece.
+        limit: the longest piece, if the text can be cut at all.
     """
     pieces = []
     start = 0
-    while len(text) - start > limit:
-        cut = _harmless_cut(text, start, start + limit, encode) or _forced_cut(text, start + limit, encode, decode)
+    while len(text) - start > limit // 4:
+        ends = [start + limit // share for share in (4, 2, 1) if start + limit // share < len(text)]
+        cut = next((cut for end in ends if (cut := _harmless_cut(text, start, end, encode))), None)
+        if cut is None and len(text) - start > limit:
+            cut = _forced_cut(text, start + limit, encode, decode)
         if cut is None:
             break
         pieces.append(text[start:cut])

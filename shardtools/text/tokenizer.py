@@ -17,6 +17,9 @@ from streampipe.errors import ConfigError
 from streampipe.shards.manifest import TokenizerInfo
 from streampipe.storage import open_store
 
+Ids = NDArray[np.unsignedinteger[Any]]
+"""Token ids: uint16 or uint32 [length]."""
+
 
 @dataclass(frozen=True)
 class TokenizerFile:
@@ -111,7 +114,7 @@ class TextTokenizer:
         """The type that holds every id, added tokens included: uint16 below 65,536, else uint32."""
         return np.dtype(np.uint16 if self.max_id < 1 << 16 else np.uint32)
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[np.unsignedinteger[Any]]]:
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each text, with the begin and end tokens; an array is empty if the text has no tokens."""
         pieces: list[str] = []
         counts = []
@@ -126,22 +129,23 @@ class TextTokenizer:
         """Return the text of ids, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def _raw(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        return [
-            np.array(encoding.ids, dtype=np.int64)
-            for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        ]
+    def _raw(self, texts: Sequence[str]) -> list[Ids]:
+        encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
+        return [self._checked(encoding.ids) for encoding in encode(list(texts), add_special_tokens=False)]
 
-    def _document(self, pieces: list[NDArray[np.int64]]) -> NDArray[np.unsignedinteger[Any]]:
+    def _checked(self, ids: list[int]) -> Ids:
+        wide = np.array(ids, dtype=np.int64)
+        if len(wide) and wide.max() > self.max_id:  # cannot happen with a sane file; if it did, ids would wrap
+            raise ConfigError(
+                f"the tokenizer gave the id {wide.max()}, but its vocabulary ends at {self.max_id}; "
+                f"repair tokenizer.json"
+            )
+        return wide.astype(self.dtype)
+
+    def _document(self, pieces: list[Ids]) -> Ids:
         if not any(len(piece) for piece in pieces):
             return np.empty(0, self.dtype)
-        ids = np.concatenate([np.array(self._prefix, np.int64), *pieces, np.array(self._suffix, np.int64)])
-        highest = int(ids.max())
-        if highest > self.max_id:  # cannot happen with a sane file; if it did, ids would wrap
-            raise ConfigError(
-                f"the tokenizer gave the id {highest}, but its vocabulary ends at {self.max_id}; repair tokenizer.json"
-            )
-        return ids.astype(self.dtype)
+        return np.concatenate([np.array(self._prefix, self.dtype), *pieces, np.array(self._suffix, self.dtype)])
 
 
 def tokenizer_hash(data: bytes) -> str:

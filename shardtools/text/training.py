@@ -14,7 +14,7 @@ from shardtools.corpus.texts import TextReader
 from streampipe.errors import ConfigError, StreampipeError
 from streampipe.storage import open_store
 
-END_TOKEN = "<|endoftext|>"  # noqa: S105
+END_TOKEN = "<|endoftext|>"
 SCAN_BYTES = 1 << 24
 PIECE_CHARACTERS = 1 << 16
 
