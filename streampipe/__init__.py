@@ -1,7 +1,9 @@
 """Feed LLM training from object storage: deterministic, elastic, packed, resumable to the token."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from streampipe.config import StreamConfig, config_from, load_config
-from streampipe.dataset import StreamDataset
 from streampipe.errors import (
     ConfigError,
     CursorMismatchError,
@@ -14,8 +16,11 @@ from streampipe.errors import (
     StorageError,
     StreampipeError,
 )
-from streampipe.loader import StreamLoader, build_loader
 from streampipe.parallel import Topology
+
+if TYPE_CHECKING:
+    from streampipe.dataset import StreamDataset
+    from streampipe.loader import StreamLoader, build_loader
 
 __all__ = [
     "ConfigError",
@@ -36,3 +41,12 @@ __all__ = [
     "config_from",
     "load_config",
 ]
+
+# What needs torch is imported at its first use: builds and plans do without.
+_NEEDS_TORCH = {"StreamDataset": "dataset", "StreamLoader": "loader", "build_loader": "loader"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEEDS_TORCH:
+        return getattr(import_module(f"streampipe.{_NEEDS_TORCH[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
