@@ -1,0 +1,126 @@
+"""Small real sources, and streams of them, for tests that need batches.
+
+Every token says where it belongs: `source << 28 | document << 12 | place in the document`. So a stream can be turned
+back into the documents that it delivers, whatever the batch claims.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from streampipe import StreamConfig, config_from
+from streampipe.rng import raw_words
+from streampipe.shards import Document, InputEntry, Manifest, TokenizerInfo, encode_shard, write_manifest
+from streampipe.shards.manifest import length_histogram
+from streampipe.storage import open_store
+
+SEQ_LENGTH = 128
+Lengths = Sequence[int]
+
+
+def spelled(source: int, document: int, length: int) -> NDArray[np.uint32]:
+    """Return the tokens of a document: uint32 [length]."""
+    return (np.arange(length) + (source << 28 | document << 12)).astype(np.uint32)
+
+
+def drawn_lengths(count: int, mean: int, *scope: int | str, longest: int = 300) -> list[int]:
+    """Return lengths spread evenly over 1 to twice the mean, and now and then one as long as `longest`."""
+    words = raw_words(count, "test lengths", *scope)
+    lengths = 1 + (words % np.uint64(2 * mean)).astype(np.int64)
+    lengths[7::40] = longest
+    return [int(length) for length in lengths]
+
+
+def write_source(
+    url: str | Path,
+    number: int,
+    lengths: Lengths,
+    *,
+    shards: int = 3,
+    frame_tokens: int = 400,
+    compression: str = "zstd",
+    core_hash: str = "b" * 64,
+    options: Mapping[str, Any] | None = None,
+    backwards: bool = False,
+) -> str:
+    """Write a source whose document i has `lengths[i]` tokens that spell (number, i); return its URL.
+
+    `backwards` writes the files in another order, which a listing may then show.
+    """
+    store = open_store(str(url), options)
+    parts = np.array_split(np.arange(len(lengths)), min(shards, len(lengths)))
+    encoded = [
+        encode_shard(
+            [Document(f"{i:06d}", spelled(number, i, lengths[i])) for i in part.tolist()],
+            f"train-{shard:05d}",
+            token_dtype="uint32",
+            frame_tokens=frame_tokens,
+            compression=compression,
+        )
+        for shard, part in enumerate(parts)
+    ]
+    for shard in reversed(encoded) if backwards else encoded:
+        store.write(shard.shard_name, shard.shard_bytes)
+        store.write(shard.index_name, shard.index_bytes)
+    tokenizer = TokenizerInfo("a" * 64, core_hash, 2**31, 2**31 - 1, 0, None, None, {})
+    write_manifest(
+        store,
+        Manifest(
+            kind="text",
+            compression=compression,
+            token_dtype="uint32",
+            members=["tokens"],
+            tokenizer=tokenizer,
+            splits={"train": [shard.entry for shard in encoded]},
+            histogram={"train": length_histogram(np.array(lengths))},
+            counts={"documents": len(lengths)},
+            inputs=[InputEntry("corpus.jsonl", 12, "c" * 64)],
+            build={"seed": 1},
+        ),
+    )
+    return str(url)
+
+
+WEB = drawn_lengths(150, 50, "web")
+CODE = drawn_lengths(60, 70, "code")
+
+
+def raw_stream(folder: str | Path, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the data of a config of two sources, `web` and `code`, below `folder`.
+
+    `changes` are by dotted path, as `load_config` takes them, and are put in with plain dictionaries only.
+    """
+    raw: dict[str, Any] = {
+        "seed": 7,
+        "seq_length": SEQ_LENGTH,
+        "sources": [
+            {"name": "web", "path": f"{folder}/web", "weight": 0.6},
+            {"name": "code", "path": f"{folder}/code", "weight": 0.4},
+        ],
+        "shuffle": {"shards": 2},
+        "plan": {"windows": 4, "window_tokens": 1024},
+        "batch": {"global_batch_size": 16, "micro_batch_size": 2},
+        "loader": {"log_every": 0},
+    }
+    for path, value in (changes or {}).items():
+        *heads, last = path.split(".")
+        here = raw
+        for head in heads:
+            here = here.setdefault(head, {})
+        here[last] = value
+    return raw
+
+
+def stream_of(folder: str | Path, changes: Mapping[str, Any] | None = None) -> StreamConfig:
+    """Return the config of `raw_stream`."""
+    return config_from(raw_stream(folder, changes))
+
+
+def write_stream(path: Path, folder: str | Path, changes: Mapping[str, Any] | None = None) -> Path:
+    """Write the config of `raw_stream` as YAML, for a command line."""
+    path.write_text(yaml.safe_dump(raw_stream(folder, changes), sort_keys=False))
+    return path
