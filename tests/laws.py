@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from streampipe import StreamConfig, StreamLoader, Topology, build_loader
+from streampipe import StreamConfig, Topology, build_loader
 from streampipe.tools.digest import row_digests
 
 Batch = dict[str, Any]
