@@ -1,6 +1,6 @@
 """The command line of shardtools: reads arguments, calls one function a command, turns errors into one line.
 
-Each command imports what it needs when it runs: `--help` loads neither tokenizers nor pyarrow.
+Each command imports what it needs when it runs: `--help` loads neither tokenizers nor rich.
 """
 
 import argparse
