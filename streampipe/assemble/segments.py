@@ -61,16 +61,16 @@ def lay_out(segments: Segments, rows: int, seq_length: int) -> Ground:
     """
     pieces = len(segments)
     used = np.bincount(segments.row, weights=segments.slot, minlength=rows).astype(np.int64)
-    tailed = np.flatnonzero(used < seq_length)
-    if not len(tailed):
-        room, piece = segments.slot, np.arange(pieces)
-        return Ground(np.cumsum(room) - room, room, segments.length, piece, piece)
-    # A dummy document stands behind the pieces of its row.
-    at = np.searchsorted(segments.row, tailed, side="right")
-    room = np.insert(segments.slot, at, seq_length - used[tailed])
-    real = np.insert(segments.length, at, seq_length - used[tailed])
-    piece = np.insert(np.arange(pieces), at, -1)
-    return Ground(np.cumsum(room) - room, room, real, piece, np.flatnonzero(piece >= 0))
+    tailed = used < seq_length
+    # A dummy document stands behind the pieces of its row: pieces move up by the dummies of the rows before theirs.
+    dummies = np.cumsum(tailed)
+    place = np.arange(pieces) + (dummies - tailed)[segments.row]
+    count = pieces + int(dummies[-1])
+    room, real, piece = np.zeros(count, np.int64), np.zeros(count, np.int64), np.full(count, -1)
+    room[place], real[place], piece[place] = segments.slot, segments.length, np.arange(pieces)
+    tails = piece < 0
+    room[tails] = real[tails] = (seq_length - used)[tailed]
+    return Ground(np.cumsum(room) - room, room, real, piece, place)
 
 
 Frames = list[NDArray[Any]]
