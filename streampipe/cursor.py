@@ -5,7 +5,7 @@ alone saw can make it differ.
 Paths, URLs and storage options are not in it: a source moved to another bucket is the same source.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,6 +14,8 @@ from streampipe.errors import CursorMismatchError
 CURSOR_VERSION = 1
 # Raised whenever a release changes which document comes when; see the changelog's heading Order.
 ORDER_VERSION = 1
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,11 +52,11 @@ class SourcePast(msgspec.Struct, frozen=True, array_like=True):
     weight: str
     epochs: int | None
     shuffle: int
-    tokens: int = 0
-    documents: int = 0
-    truncated_tokens: int = 0
-    dropped_documents: int = 0
-    dropped_tokens: int = 0
+    tokens: Count = 0
+    documents: Count = 0
+    truncated_tokens: Count = 0
+    dropped_documents: Count = 0
+    dropped_tokens: Count = 0
 
 
 class Within(msgspec.Struct, frozen=True, array_like=True):
@@ -65,10 +67,10 @@ class Within(msgspec.Struct, frozen=True, array_like=True):
         dp_size, micro_batch_size, global_batch_size: what the step was cut by; it can only be finished with the same.
     """
 
-    micro_batches: int
-    dp_size: int
-    micro_batch_size: int
-    global_batch_size: int
+    micro_batches: Size
+    dp_size: Size
+    micro_batch_size: Size
+    global_batch_size: Size
 
 
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,11 +87,11 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     stream: StreamPast
     sources: dict[str, SourcePast]
-    round: int = 0
-    offset: int = 0
-    sequences: int = 0
-    step: int = 0
-    phase: int = 0
+    round: Count = 0
+    offset: Count = 0
+    sequences: Count = 0
+    step: Count = 0
+    phase: Count = 0
     within: Within | None = None
     version: int = CURSOR_VERSION
     order_version: int = ORDER_VERSION

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streampipe.errors import CursorMismatchError
 from streampipe.plan.planner import Planner, require_progress
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.plan.slices import share_of_rank
@@ -117,6 +118,7 @@ class Schedule:
         empty = 0
         while need and (self._planner.rounds is None or round_ < self._planner.rounds):
             plan = self._planned(round_)
+            _require_within(plan, offset)
             if offset == 0:
                 counts[:, 2:] += plan.totals.lost()
             take = min(need, len(plan) - offset)
@@ -131,6 +133,14 @@ class Schedule:
                 round_, offset = round_ + 1, 0
         if not spans:
             return None
+        # At the end of a finite run no place is left that only rounds without a sequence follow: it would be an empty
+        # epoch for whoever resumes there.
+        while self._planner.rounds is not None and not offset and round_ < self._planner.rounds:
+            plan = self._planned(round_)
+            if len(plan):
+                break
+            counts[:, 2:] += plan.totals.lost()
+            round_ += 1
         self.place = Place(round_, offset, before.sequences + global_batch_size, before.step + 1, counts)
         return StepPlan(before, self.place, tuple(spans), global_batch_size, self._planner.layout.windows)
 
@@ -138,3 +148,17 @@ class Schedule:
         if self._round is None or self._round.round != round_:
             self._round = self._plan_round(round_)
         return self._round
+
+
+def _require_within(plan: RoundPlan, offset: int) -> None:
+    """Refuse a place behind the end of its round, which would skip what is left of the run's order.
+
+    Raises:
+        CursorMismatchError: saying how long the round is.
+    """
+    if offset and offset >= len(plan):
+        raise CursorMismatchError(
+            f"the cursor stands at sequence {offset} of round {plan.round}, but that round has {len(plan)}; the cursor "
+            "is damaged; load a state that state_dict() gave",
+            ("offset",),
+        )
