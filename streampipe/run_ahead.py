@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
@@ -64,6 +64,7 @@ class PlannedRounds:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="streampipe-plan")
         self._planned: dict[int, Future[Addressed]] = {}
         self._wanted = Event()
+        self._closed = Event()
 
     def get(self, number: int) -> Addressed:
         """Return a round's plan, waiting for it if need be, and begin with the next."""
@@ -80,8 +81,8 @@ class PlannedRounds:
         return number in self._planned and self._planned[number].done()
 
     def close(self) -> None:
-        """Plan no more."""
-        self._wanted.set()
+        """Plan no more; what is being planned is given up."""
+        self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, number: int) -> Future[Addressed]:
@@ -90,6 +91,8 @@ class PlannedRounds:
         return self._planned[number]
 
     def _breathe(self) -> None:
+        if self._closed.is_set():
+            raise CancelledError
         if not self._wanted.is_set():
             time.sleep(_BREATH)
 

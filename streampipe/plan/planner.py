@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import msgspec
 import numpy as np
@@ -63,7 +64,7 @@ def _hold_breath() -> None:
 
 
 class Planner:
-    """Plans rounds. Pure: the same round gives the same plan, on every rank, at any time.
+    """Plans rounds. Pure: the same round gives the same plan, on every rank, at any time, in any thread.
 
     Args:
         axes: the sources in the order of the blend.
@@ -78,6 +79,7 @@ class Planner:
         self.layout = layout
         self.shuffled = shuffled
         self._latest: RoundPlan | None = None  # whoever asks for the same round again gets the same plan
+        self._one_at_a_time = Lock()
 
     @property
     def rounds(self) -> int | None:
@@ -95,10 +97,11 @@ class Planner:
             DocumentTooLongError: with `overlong: error`.
             SourceError: from the index of a shard.
         """
-        latest = self._latest
-        if latest is None or latest.round != number:
-            latest = self._latest = self._plan(number, breathe)
-        return latest
+        with self._one_at_a_time:
+            latest = self._latest
+            if latest is None or latest.round != number:
+                latest = self._latest = self._plan(number, breathe)
+            return latest
 
     def _plan(self, number: int, breathe: Callable[[], None]) -> RoundPlan:
         layout = self.layout
