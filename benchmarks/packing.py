@@ -57,9 +57,8 @@ def fill(plan: RoundPlan, sequences: int) -> float:
 
 
 def main() -> None:
-    print(
-        "| seq_length, mean, sigma | apart: fill, reads | together: fill, reads | borders: fill, reads (worst round) | µs a document |"
-    )
+    ways = "apart: fill, reads | together: fill, reads | borders: fill, reads (worst round)"
+    print(f"| seq_length, mean, sigma | {ways} | µs a document |")
     print("|---|---|---|---|---|")
     for seq_length, mean, sigma in CASES:
         planner = stream(seq_length, mean, sigma).planner
