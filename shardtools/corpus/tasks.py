@@ -17,7 +17,7 @@ from shardtools.corpus.texts import TextReader
 UNITS_PER_TASK = 16
 """How finely files are cut: a task is full to within one part in so many."""
 
-SAMPLE_FILES = 8
+SAMPLE_FILES = SAMPLE_SPOTS = 8
 _GUESS = {"lines": Fraction(1, 4), "plain": Fraction(1, 4), "parquet": Fraction(256)}
 
 
@@ -105,7 +105,7 @@ def _rate(files: Sequence[InputFile], kind: FileKind, reader: TextReader, count_
     sample = [of_kind[i * len(of_kind) // count] for i in range(count)]
     length = tokens = 0
     for file in sample:
-        here, texts = reader.sample(file)
+        here, texts = reader.sample(file, -(-SAMPLE_SPOTS // count))
         length += here
         tokens += count_tokens(texts)
     return Fraction(tokens, length) if tokens and length else _GUESS[kind]

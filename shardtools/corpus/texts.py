@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from shardtools.corpus.blocks import chunks, decompressed
+from shardtools.corpus.blocks import Seek, chunks, decompressed
 from shardtools.corpus.fields import MISSING, AmbiguousFieldError, FieldPath
 from shardtools.corpus.inputs import InputFile
 from shardtools.corpus.rows import read_rows
@@ -51,8 +51,11 @@ class TextReader:
             else:
                 yield from self._plain(file, run, tally)
 
-    def sample(self, file: InputFile) -> tuple[int, list[str]]:
-        """Return the texts at the start of a file, and how much of it they take: bytes, or rows of Parquet."""
+    def sample(self, file: InputFile, spots: int) -> tuple[int, list[str]]:
+        """Return texts of a file, and how much of it they take: bytes, or rows of Parquet.
+
+        Plain lines are looked at in `spots` places, anything else at its start.
+        """
         tally = Tally("count")
         if file.kind == "parquet":
             rows = islice(read_rows(file, self.text_field, (0, SAMPLE_ROWS), self.options), SAMPLE_ROWS)
@@ -60,21 +63,27 @@ class TextReader:
                 [] if isinstance(row, UnicodeDecodeError) else list(self._accept(row, file, 0, tally)) for row in rows
             ]
             return len(accepted), [found.text[:SAMPLE_BYTES] for texts in accepted for found in texts]
-        start = b""
-        for block, _ in decompressed(file, chunks(file, 0, self.options)):
-            start += block
-            if len(start) >= SAMPLE_BYTES:
+        apart = file.kind == "lines" and not file.packing and file.bytes > spots * SAMPLE_BYTES
+        length, texts = 0, list[str]()
+        for start in [file.bytes * i // spots for i in range(spots)] if apart else [0]:
+            part = self._part(file, start)
+            lines = part.split(b"\n")[1 if start else 0 : -1 if len(part) == SAMPLE_BYTES else None]
+            if file.kind == "plain" or not lines:  # one document, or one line that reaches over the whole part
+                length += len(part)
+                texts.append(part.decode(errors="replace"))
+                continue
+            length += sum(len(line) + 1 for line in lines)
+            parsed = [_parse(line.removeprefix(BOM), "", tally) for line in lines if line.strip()]
+            texts += [text.text for row in parsed if row is not _BAD for text in self._accept(row, file, 0, tally)]
+        return length, texts
+
+    def _part(self, file: InputFile, start: int) -> bytes:
+        part = b""
+        for block, _ in decompressed(file, chunks(file, start, self.options), Seek(start, start)):
+            part += block
+            if len(part) >= SAMPLE_BYTES:
                 break
-        start = start[:SAMPLE_BYTES]
-        lines = start.split(b"\n")
-        if file.kind == "lines" and len(start) == SAMPLE_BYTES and len(lines) > 1:
-            start = start[: len(start) - len(lines.pop())]
-        elif file.kind == "plain" or len(start) == SAMPLE_BYTES:  # one document, or one line that goes on
-            return len(start), [start.decode(errors="replace")]
-        parsed = [_parse(line.removeprefix(BOM), "", tally) for line in lines if line.strip()]
-        return len(start), [
-            text.text for row in parsed if row is not _BAD for text in self._accept(row, file, 0, tally)
-        ]
+        return part[:SAMPLE_BYTES]
 
     def _lines(self, file: InputFile, units: Sequence[Unit], tally: Tally) -> Iterator["Text"]:
         number = units[0].first_line - 2
