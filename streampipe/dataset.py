@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.parallel import Topology
-from streampipe.run_ahead import MicroBatches, Stride
+from streampipe.run_ahead import MicroBatches, Stride, delivered_of_step
 from streampipe.stream import Stream, open_stream
 
 
@@ -50,7 +50,8 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> "TensorBatches":
         info = get_worker_info()
         stride = Stride(info.id, info.num_workers) if info is not None else Stride()
-        cursor = self._cursor or self.stream.start()
+        # A loaded cursor is for one iterator: the epoch after a resumed one is whole again.
+        cursor, self._cursor = self._cursor or self.stream.start(), None
         if self.stream.ended(cursor):
             cursor = self.stream.start()
         return TensorBatches(self.stream, self.topology, cursor, stride)
@@ -62,11 +63,15 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iterator begin at a cursor, `batch["cursor"]` for one.
 
+        Worker processes of a plain `DataLoader` copy the dataset each time that it is iterated, so there load the start
+        again before a second epoch; `StreamLoader` and `StatefulDataLoader` do without.
+
         Raises:
-            CursorMismatchError: when it belongs to another stream.
+            CursorMismatchError: when it belongs to another stream, or stands inside a step that was cut otherwise.
         """
         cursor = read_cursor(state)
         self.stream.place(cursor)
+        delivered_of_step(cursor, self.stream, self.topology)
         self._cursor = cursor
 
 

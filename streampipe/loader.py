@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
@@ -39,9 +39,9 @@ def build_loader(config: StreamConfig, topology: Topology | None = None) -> "Str
 class StreamLoader(Iterator[dict[str, Any]]):
     """An iterator of micro batches that knows how far it has got.
 
-    `iter()` goes on from the cursor; after a finite run has ended it starts anew. The state counts what was delivered,
-    not what was prefetched; it is the same on every rank, and taking it is free and needs no other rank. It can be used
-    in a `with` statement.
+    `iter()` goes on from the cursor, after an error too; after a finite run has ended it starts anew. The state counts
+    what was delivered, not what was prefetched; it is the same on every rank, and taking it is free and needs no other
+    rank. It can be used in a `with` statement.
 
     Args:
         dataset: of this rank.
@@ -54,6 +54,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         self._cursor: Cursor | None = None
         self._batches: Iterator[dict[str, Any]] | None = None
         self._ended = False
+        self._error: Exception | None = None
         self._announced = False
         self._meter = _Meter()
 
@@ -65,19 +66,30 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def __iter__(self) -> "StreamLoader":
         if self._ended:
             self._ended, self._cursor = False, None
+        self._error = None
         return self
 
     def __next__(self) -> dict[str, Any]:
         if self._ended:
             raise StopIteration
-        if self._batches is None:
-            self._batches = self._start()
+        if self._error is not None:
+            raise self._error
         began = time.perf_counter()
         try:
+            if self._batches is None:
+                self._batches = self._start()
+                began = time.perf_counter()
             batch = next(self._batches)
+            if isinstance(batch, StreampipeError):
+                raise batch
         except StopIteration:
             self.close()
             self._ended = True
+            raise
+        except Exception as error:
+            # Other workers may still give later batches: nothing comes any more until someone asks anew.
+            self.close()
+            self._error = error
             raise
         self._meter.count(time.perf_counter() - began, int(batch["tokens"].numel()))
         self._cursor = read_cursor(batch["cursor"])
@@ -102,7 +114,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         """
         self.dataset.load_state_dict(state)
         self.close()
-        self._cursor, self._ended = read_cursor(state), False
+        self._cursor, self._ended, self._error = read_cursor(state), False, None
 
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
@@ -137,6 +149,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
         batches, self._batches = self._batches, None
         if isinstance(batches, TensorBatches):
             batches.close()
+        elif batches is not None:
+            # Left to the garbage collector, workers end when it pleases, after seconds of waiting for each other.
+            batches._shutdown_workers()  # type: ignore[attr-defined]
 
     def _start(self) -> Iterator[dict[str, Any]]:
         cursor = self._cursor or self.stream.start()
@@ -150,7 +165,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
             return iter(self.dataset)
         return iter(
             DataLoader(
-                self.dataset,
+                _Carrier(self.dataset),
                 batch_size=None,
                 num_workers=workers,
                 prefetch_factor=max(2, self.config.loader.prefetch // workers),
@@ -211,6 +226,20 @@ def compare_ranks(stream: Stream, plan_hash: str) -> None:
                 f"{differing}); all ranks must have the same config, the same data and the same release of streampipe "
                 "and numpy"
             )
+
+
+class _Carrier(IterableDataset[Any]):
+    """Lets an error of ours arrive from a worker as it was raised; torch would make the text of a traceback of it."""
+
+    def __init__(self, dataset: StreamDataset) -> None:
+        super().__init__()
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._dataset
+        except StreampipeError as error:
+            yield error
 
 
 class _Meter:

@@ -110,7 +110,7 @@ class _Pipeline:
         self.cursor = cursor
         batch = stream.config.batch
         topology.check_batch(batch.global_batch_size, batch.micro_batch_size)
-        self.skipped = _delivered_of_step(cursor, stream, topology)
+        self.skipped = delivered_of_step(cursor, stream, topology)
         self.rounds = PlannedRounds(stream)
         self.reader = FrameReader(stream.config.storage)
         self.addressed: dict[int, Addressed] = {}
@@ -210,23 +210,29 @@ class _Pipeline:
             keys = [(int(table.shard[frame]), int(table.frame[frame])) for frame in members]
             size = int(round_.raw_bytes[members].sum())
             opened = self.stream.sources[source]
-            reads += self.reader.request(opened, keys, size, _placer(round_.views, members, opened.token_dtype))
+            reads += self.reader.request(
+                opened, keys, size, _placer(round_.views, members, opened.token_dtype, self.stream.stored_dtype)
+            )
             total += size
         return total
 
 
-def _placer(views: list[Any], members: list[int], dtype: "np.dtype[Any]") -> Callable[[int, Any], None]:
+def _placer(
+    views: list[Any], members: list[int], dtype: "np.dtype[Any]", stored: "np.dtype[Any]"
+) -> Callable[[int, Any], None]:
+    """Return what puts a decoded frame where it belongs, as a memoryview of ids in the stream's stored dtype."""
+
     def place(number: int, raw: Any) -> None:
-        views[members[number]] = np.frombuffer(raw, dtype)
+        views[members[number]] = memoryview(np.frombuffer(raw, dtype).astype(stored, copy=False))
 
     return place
 
 
-def _delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:
+def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:
     """Return how many micro batches of the cursor's step have been delivered.
 
     Raises:
-        CursorMismatchError: for a cursor inside a step that was cut otherwise.
+        CursorMismatchError: for a cursor inside a step that was cut otherwise, or behind the end of its step.
     """
     within = cursor.within
     if within is None:
@@ -246,6 +252,12 @@ def _delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> in
             "and the step was cut otherwise: "
             f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
             differing,
+        )
+    if within.micro_batches >= (due := topology.check_batch(batch.global_batch_size, batch.micro_batch_size)):
+        raise CursorMismatchError(
+            f"the cursor says that {within.micro_batches} micro batches of step {cursor.step} have been delivered, but "
+            f"inside a step it can be {due - 1} at most; the cursor is damaged; load a state that state_dict() gave",
+            ("within",),
         )
     return within.micro_batches
 

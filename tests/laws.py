@@ -17,7 +17,7 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, order=True)
 class Delivered:
-    """A piece as its tokens tell it (`tests.streams.spelled`): tokens `[start, start + length)` of a document."""
+    """A piece as its tokens tell it (`streams.spelled`): tokens `[start, start + length)` of a document."""
 
     source: int
     document: int
@@ -167,11 +167,14 @@ def assert_same_future(got: Sequence[Mapping[str, Any]], expected: Sequence[Mapp
 
 
 def assert_resumes_anywhere(
-    futures: Callable[[Any], Sequence[Mapping[str, Any]]], whole: Sequence[Mapping[str, Any]]
+    future: Callable[[Any], Sequence[Mapping[str, Any]]], whole: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Grain's test: take the state after every batch, go on from each, and demand the same whole future."""
-    for number, batch in enumerate(whole):
-        assert_same_future(futures(batch["cursor"]), whole[number + 1 :], f"resumed after batch {number}")
+    """Grain's test: take the state after every batch but the last, go on from each, and demand the same whole future.
+
+    `future` gives all batches from a cursor to the end of `whole`.
+    """
+    for number, batch in enumerate(whole[:-1]):
+        assert_same_future(future(batch["cursor"]), whole[number + 1 :], f"resumed after batch {number}")
 
 
 def shares_of_tokens(pieces: Iterable[Delivered]) -> dict[int, int]:

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from tests.streams import CODE, WEB, write_source
+from streams import CODE, WEB, write_source
 
 
 @pytest.fixture(scope="session")

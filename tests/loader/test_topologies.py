@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from laws import assert_lockstep, assert_same_future, documents_of, sequences_of, take, take_all_ranks
+from streams import CODE, SEQ_LENGTH, WEB, raw_stream, stream_of, write_source
 
 from streampipe import Topology, config_from
 from streampipe.tools.digest import digest_steps
-from tests.laws import assert_lockstep, assert_same_future, documents_of, sequences_of, take, take_all_ranks
-from tests.streams import CODE, SEQ_LENGTH, WEB, raw_stream, stream_of, write_source
 
 POLICIES: dict[str, dict[str, Any]] = {
     "best_fit": {},
