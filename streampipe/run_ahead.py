@@ -223,7 +223,9 @@ def _placer(
     """Return what puts a decoded frame where it belongs, as a memoryview of ids in the stream's stored dtype."""
 
     def place(number: int, raw: Any) -> None:
-        views[members[number]] = memoryview(np.frombuffer(raw, dtype).astype(stored, copy=False))
+        ids = np.frombuffer(raw, dtype)
+        same = dtype.itemsize == stored.itemsize and dtype.isnative
+        views[members[number]] = (ids.view(stored) if same else ids.astype(stored)).data
 
     return place
 

@@ -55,6 +55,8 @@ class Stream:
         planner: of the rounds.
         past, source_pasts: what a cursor must agree with.
         pad_id: stands where no token is.
+        stored_dtype: the widest in which a source stores its ids, native; frames of the others are widened when
+            decoded.
     """
 
     def __init__(self, config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> None:
@@ -83,6 +85,7 @@ class Stream:
             source.name: SourcePast(source.content_hash[:12], str(share.weight / total), share.epochs, group or 0)
             for source, share, group in zip(sources, shares, groups, strict=True)
         }
+        self.stored_dtype: np.dtype[Any] = np.dtype(f"u{max(source.token_dtype.itemsize for source in sources)}")
         tokenizer = sources[0].tokenizer
         self.pad_id = next((i for i in (tokenizer.pad_id, tokenizer.eos_id) if i is not None), 0)
 

@@ -18,7 +18,8 @@ def assemble(
 
     Args:
         segments: its pieces.
-        frames: each decoded frame as an array of token ids, headers included; `segments.offset` counts its elements.
+        frames: each decoded frame as a memoryview of token ids, headers included, all of one format; `segments.offset`
+            counts its elements.
         shape: rows and positions of a row; T is their product.
         config: layout, fields, labels and token_dtype are read.
         pad_id: the id that stands where no token is.
@@ -110,16 +111,19 @@ class _Writer:
         ]
 
     def tokens(self, pad_id: int) -> NDArray[Any]:
-        tokens = np.empty(self._positions, self._dtype)
-        frames = self._frames
+        """Copy the pieces end to end as they are stored, then widen them all at once.
+
+        Memoryviews copy a slice in 0.2 µs and keep the interpreter lock; a numpy copy of a piece would let it go, and
+        wait for it again, each time.
+        """
+        segments, frames = self._segments, self._frames
+        stored = np.empty(self._positions, frames[int(segments.frame[0])].format if len(segments) else "H")
+        room = stored.data
         for frame, offset, start, end in zip(
-            self._segments.frame.tolist(),
-            self._segments.offset.tolist(),
-            self._starts.tolist(),
-            self._ends.tolist(),
-            strict=True,
+            segments.frame.tolist(), segments.offset.tolist(), self._starts.tolist(), self._ends.tolist(), strict=True
         ):
-            tokens[start:end] = frames[frame][offset : offset + end - start]
+            room[start:end] = frames[frame][offset : offset + end - start]
+        tokens = stored.astype(self._dtype)
         for empty in self._empty:
             tokens[empty] = pad_id
         return tokens
@@ -146,9 +150,10 @@ class _Writer:
 
     def position_ids(self) -> NDArray[Any]:
         position_ids = np.empty(self._positions, self._dtype)
-        counting = np.arange(int(self._ground.room.max()), dtype=self._dtype)
+        counting = np.arange(int(self._ground.room.max()), dtype=self._dtype).data
+        positions = position_ids.data
         for begin, room in zip(self._ground.begin.tolist(), self._ground.room.tolist(), strict=True):
-            position_ids[begin : begin + room] = counting[:room]
+            positions[begin : begin + room] = counting[:room]
         return position_ids
 
     def loss_mask(self) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Where each piece of a batch comes from and where it goes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,4 +73,4 @@ def lay_out(segments: Segments, rows: int, seq_length: int) -> Ground:
     return Ground(np.cumsum(room) - room, room, real, piece, place)
 
 
-Frames = list[NDArray[Any]]
+Frames = Sequence[memoryview]

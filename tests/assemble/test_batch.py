@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampipe.assemble.batch import IGNORED, assemble
+from streampipe.assemble.batch import IGNORED
+from streampipe.assemble.batch import assemble as assemble_views
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.segments import Segments
 from streampipe.errors import ConfigError
+
+
+def assemble(pieces, frames, shape, config, pad_id):
+    return assemble_views(pieces, [memoryview(frame) for frame in frames], shape, config, pad_id)
+
 
 ALL = ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")
 
