@@ -43,6 +43,7 @@ def write_source(
     shards: int = 3,
     frame_tokens: int = 400,
     compression: str = "zstd",
+    token_dtype: str = "uint32",
     core_hash: str = "b" * 64,
     options: Mapping[str, Any] | None = None,
     backwards: bool = False,
@@ -57,7 +58,7 @@ def write_source(
         encode_shard(
             [Document(f"{i:06d}", spelled(number, i, lengths[i])) for i in part.tolist()],
             f"train-{shard:05d}",
-            token_dtype="uint32",
+            token_dtype=token_dtype,
             frame_tokens=frame_tokens,
             compression=compression,
         )
@@ -66,13 +67,14 @@ def write_source(
     for shard in reversed(encoded) if backwards else encoded:
         store.write(shard.shard_name, shard.shard_bytes)
         store.write(shard.index_name, shard.index_bytes)
-    tokenizer = TokenizerInfo("a" * 64, core_hash, 2**31, 2**31 - 1, 0, None, None, {})
+    largest = 2**16 - 1 if token_dtype == "uint16" else 2**31 - 1
+    tokenizer = TokenizerInfo("a" * 64, core_hash, largest + 1, largest, 0, None, None, {})
     write_manifest(
         store,
         Manifest(
             kind="text",
             compression=compression,
-            token_dtype="uint32",
+            token_dtype=token_dtype,
             members=["tokens"],
             tokenizer=tokenizer,
             splits={"train": [shard.entry for shard in encoded]},
