@@ -96,11 +96,17 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def _dp_size(args: argparse.Namespace) -> int:
+    if args.dp_size is not None and args.dp_size < 1:
+        raise ConfigError(f"--dp-size: must be at least 1, but got {args.dp_size}")
+    return args.dp_size or 1
+
+
 def _bench(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise ConfigError(f"--steps: must be at least 1, but got {args.steps}")
     config = _mock_config(args) if args.mock else load_config(args.config, _overrides(args))
-    result = bench(config, args.steps, dp_size=args.dp_size or 1, at=args.at, import_seconds=args.import_seconds)
+    result = bench(config, args.steps, dp_size=_dp_size(args), at=args.at, import_seconds=args.import_seconds)
     print(json.dumps(result.to_dict()) if args.json else _table(result))
     return 0
 
@@ -111,7 +117,7 @@ def _mock_config(args: argparse.Namespace) -> StreamConfig:
     overrides = _overrides(args)
     # A step of one micro batch for each rank, unless told otherwise.
     size = overrides.setdefault("batch.micro_batch_size", 1)
-    overrides.setdefault("batch.global_batch_size", size * (args.dp_size or 1))
+    overrides.setdefault("batch.global_batch_size", size * _dp_size(args))
     return config_from({"seq_length": args.seq_length, "sources": [{"name": "mock", "mock": mock}]}, overrides)
 
 
@@ -149,7 +155,7 @@ def _digest(args: argparse.Namespace) -> int:
         if int(os.environ.get("RANK", "0")):
             return 0
     else:
-        digests = list(digest_steps(config, args.steps, args.dp_size or 1, cursor))
+        digests = list(digest_steps(config, args.steps, _dp_size(args), cursor))
     if args.save_cursor and digests:
         Path(args.save_cursor).write_text(json.dumps(digests[-1]["cursor"], sort_keys=True))
     if args.json:

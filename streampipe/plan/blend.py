@@ -131,7 +131,7 @@ def weight_fraction(weight: float | int | str, where: str) -> Fraction:
     """
     try:
         value = Fraction(str(weight))
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         value = Fraction(-1)
     if value < 0:
         raise ConfigError(
