@@ -5,7 +5,8 @@ frames and the lengths of documents. No torch, no order: which frame is read whe
 """
 
 from streampipe.shards.codec import FrameCodec, codec_for
-from streampipe.shards.frame import Document, EncodedFrame, decode_frame, encode_frame, parse_frame
+from streampipe.shards.document import AnyDocument, Document, Pair, Trained, as_stored
+from streampipe.shards.frame import EncodedFrame, decode_frame, encode_frame, parse_frame
 from streampipe.shards.frame_index import FrameIndex, Origins, Ragged
 from streampipe.shards.index import decode_index, decode_origins, encode_index
 from streampipe.shards.manifest import (
@@ -28,7 +29,8 @@ from streampipe.shards.manifest import (
     write_manifest,
 )
 from streampipe.shards.source import Source
-from streampipe.shards.verify import ShardCheck, check_shard, faults, split_faults
+from streampipe.shards.tokenizer_hash import TOKENIZER_NAME, tokenizer_hashes
+from streampipe.shards.verify import ShardCheck, check_shard, faults, split_faults, tokenizer_faults
 from streampipe.shards.writer import FRAME_TOKENS, EncodedShard, encode_shard
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "INDEX_SUFFIX",
     "MANIFEST_NAME",
     "SHARD_SUFFIX",
+    "TOKENIZER_NAME",
+    "AnyDocument",
     "Compression",
     "Document",
     "EncodedFrame",
@@ -47,12 +51,15 @@ __all__ = [
     "Kind",
     "Manifest",
     "Origins",
+    "Pair",
     "Ragged",
     "ShardCheck",
     "ShardEntry",
     "Source",
     "TokenDtype",
     "TokenizerInfo",
+    "Trained",
+    "as_stored",
     "check_shard",
     "codec_for",
     "decode_frame",
@@ -69,5 +76,7 @@ __all__ = [
     "read_manifest",
     "split_faults",
     "token_dtype_for",
+    "tokenizer_faults",
+    "tokenizer_hashes",
     "write_manifest",
 ]

@@ -5,76 +5,68 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from streampipe.errors import ShardCorruptError
 from streampipe.shards.codec import FrameCodec, decompress
+from streampipe.shards.document import ARRAYS_OF_KIND, KEY, META_MEMBER, AnyDocument, encode_meta
 from streampipe.shards.frame_index import FrameIndex
 from streampipe.shards.index import MAX_FRAME_BYTES
-from streampipe.shards.manifest import Compression
+from streampipe.shards.manifest import Compression, Kind
 from streampipe.shards.member import BLOCK, END_MARKER, npy_header, padding, parse_npy, tar_header
 
-KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""Keys have no dot (WebDataset cuts there), no slash, and fit a plain tar header with any suffix."""
-
-NPY_MEMBERS = frozenset({"tokens", "loss", "chosen.tokens", "chosen.loss", "rejected.tokens", "rejected.loss"})
-META_MEMBER = "meta.json"
-
-
-@dataclass(frozen=True, eq=False)
-class Document:
-    """One tokenized document.
-
-    Attributes:
-        key: its name in the shard, `[A-Za-z0-9][A-Za-z0-9_-]*`, at most 64 characters, unique within the shard.
-        tokens: integers [length], length >= 1.
-        origin_file: place of its input file in the manifest's `inputs`, if known.
-        origin_row: its row or line in that file, from 0, if known.
-    """
-
-    key: str
-    tokens: NDArray[Any]
-    origin_file: int | None = None
-    origin_row: int | None = None
+_NPY_MEMBERS = frozenset(name for names in ARRAYS_OF_KIND.values() for name in names)
+_DTYPES = {1: ("<u2", "<u4"), 2: ("<i4",)}
+"""Of tokens (one dimension) and of loss spans (two)."""
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedFrame:
-    """A frame ready to be written, and what the index says of it.
+    """A frame ready to be written, and what the index says of its documents, which have M token members each.
 
-    `lengths` (tokens) and `payload_offsets` (bytes into the raw frame) are int64 [documents].
+    `lengths` (tokens) and `payload_offsets` (bytes into the raw frame) are int64 [documents * M]; `loss` has as many
+    arrays of spans, or none for texts.
     """
 
     data: bytes
     raw_bytes: int
     checksum: int
+    documents: int
     lengths: NDArray[np.int64]
     payload_offsets: NDArray[np.int64]
+    loss: list[NDArray[np.int32]]
 
 
-def encode_frame(documents: Sequence[Document], codec: FrameCodec, *, last: bool) -> EncodedFrame:
-    """Encode documents, whose tokens are already uint16 or uint32, as one frame.
+def encode_frame(documents: Sequence[AnyDocument], codec: FrameCodec, *, last: bool) -> EncodedFrame:
+    """Encode documents of one kind as one frame.
 
     Args:
-        documents: at least one.
+        documents: at least one, as `as_stored` returns them.
         codec: compresses the frame.
         last: whether the shard ends here, so that the tar end marker belongs to this frame.
 
     Raises:
-        ValueError: if a key, an array or the size of the frame is outside the format.
+        ValueError: if the dtype of an array, the meta data, or the size of the frame is outside the format.
     """
     parts: list[bytes] = []
-    lengths, payload_offsets, position = [], [], 0
+    lengths, payload_offsets, loss, position = [], [], [], 0
     for document in documents:
-        payload = _payload(document)
-        header = npy_header(document.tokens.dtype.newbyteorder("<").str, document.tokens.shape)
-        size = len(header) + len(payload)
-        parts += (tar_header(f"{document.key}.tokens.npy", size), header, payload, bytes(padding(size)))
-        lengths.append(len(document.tokens))
-        payload_offsets.append(position + BLOCK + len(header))
-        position += BLOCK + size + padding(size)
+        for member, array in zip(ARRAYS_OF_KIND[document.kind], document.arrays(), strict=True):
+            name, descr = f"{document.key}.{member}.npy", array.dtype.str
+            if descr not in _DTYPES.get(array.ndim, ()):
+                raise ValueError(f"{name}: expected an array as it is stored, got {descr} {list(array.shape)}")
+            header = npy_header(descr, array.shape)
+            if array.ndim == 1:
+                lengths.append(len(array))
+                payload_offsets.append(position + BLOCK + len(header))
+            else:
+                loss.append(array)
+            position += _append(parts, name, header, array.tobytes())
+        if document.meta is not None:
+            position += _append(parts, f"{document.key}.{META_MEMBER}", encode_meta(document))
     if last:
         parts.append(END_MARKER)
     raw = b"".join(parts)
@@ -84,20 +76,23 @@ def encode_frame(documents: Sequence[Document], codec: FrameCodec, *, last: bool
             f"documents in {len(raw)} bytes; split very long documents before building"
         )
     data = codec.compress(raw)
-    checksum = xxhash.xxh3_64_intdigest(data)
-    return EncodedFrame(data, len(raw), checksum, np.array(lengths, np.int64), np.array(payload_offsets, np.int64))
+    return EncodedFrame(
+        data=data,
+        raw_bytes=len(raw),
+        checksum=xxhash.xxh3_64_intdigest(data),
+        documents=len(documents),
+        lengths=np.array(lengths, np.int64),
+        payload_offsets=np.array(payload_offsets, np.int64),
+        loss=loss,
+    )
 
 
-def _payload(document: Document) -> bytes:
-    tokens = document.tokens
-    if not KEY.fullmatch(document.key):
-        raise ValueError(f"a key must match {KEY.pattern} (no dot, no slash), but got {document.key!r}")
-    if tokens.ndim != 1 or not len(tokens) or tokens.dtype.kind != "u" or tokens.dtype.itemsize not in (2, 4):
-        raise ValueError(
-            f"document {document.key!r}: tokens must be uint16 or uint32 [1 or more], but got {tokens.dtype} "
-            f"{list(tokens.shape)}"
-        )
-    return tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).tobytes()
+def _append(parts: list[bytes], name: str, *body: bytes) -> int:
+    """Append a file of a tar; return its bytes, header and zeros at the end included."""
+    size = sum(map(len, body))
+    zeros = padding(size)
+    parts += (tar_header(name, size), *body, bytes(zeros))
+    return BLOCK + size + zeros
 
 
 def decode_frame(data: bytes | memoryview, f: int, index: FrameIndex, compression: Compression, where: str) -> bytes:
@@ -138,7 +133,9 @@ def _corrupt(where: str, f: int, index: FrameIndex, fault: str) -> ShardCorruptE
     )
 
 
-def parse_frame(raw: bytes, *, last: bool | None = None) -> list[tuple[str, str, NDArray[Any]]]:
+def parse_frame(
+    raw: bytes, *, last: bool | None = None, kind: Kind | None = None
+) -> list[tuple[str, str, NDArray[Any]]]:
     """Parse a raw frame in full, as `verify` does: (key, member, array) in order; nothing is unpickled.
 
     A `meta.json` member comes as its bytes, uint8.
@@ -146,14 +143,14 @@ def parse_frame(raw: bytes, *, last: bool | None = None) -> list[tuple[str, str,
     Args:
         raw: the raw bytes.
         last: whether the tar end marker must (True) or must not (False) be at the end; None allows both.
+        kind: what every document must be, with all its members in order; None allows any kind.
 
     Raises:
-        ValueError: if the bytes are not whole plain files, with members of one document adjacent and named as the
-            format says; says at which byte.
+        ValueError: if the bytes are not whole plain files, with the members of each document complete, adjacent, and
+            named as the format says; says at which byte.
     """
     found: list[tuple[str, str, NDArray[Any]]] = []
-    seen: set[tuple[str, str]] = set()
-    keys: set[str] = set()
+    members: dict[str, list[str]] = {}
     position = 0
     while position < len(raw) and not (len(raw) - position == len(END_MARKER) and raw.endswith(END_MARKER)):
         name, size = _parse_header(raw, position)
@@ -161,25 +158,42 @@ def parse_frame(raw: bytes, *, last: bool | None = None) -> list[tuple[str, str,
         member = rest if rest == META_MEMBER else rest.removesuffix(".npy")
         if not KEY.fullmatch(key) or rest not in (META_MEMBER, f"{member}.npy") or _unknown(member):
             raise ValueError(f"byte {position}: {name!r} is not the name of a member")
-        if (key, member) in seen:
+        if member in members.get(key, ()):
             raise ValueError(f"byte {position}: {name!r} is there twice")
-        if key in keys and found[-1][0] != key:
+        if key in members and found[-1][0] != key:
             raise ValueError(f"byte {position}: the members of document {key!r} are not adjacent")
-        seen.add((key, member))
-        keys.add(key)
+        members.setdefault(key, []).append(member)
         body = raw[position + BLOCK : position + BLOCK + size]
         try:
-            found.append((key, member, np.frombuffer(body, np.uint8) if member == META_MEMBER else parse_npy(body)))
+            found.append((key, member, _parse_meta(body) if member == META_MEMBER else parse_npy(body)))
         except ValueError as error:
             raise ValueError(f"byte {position}: {name!r}: {error}") from error
         position += BLOCK + size + padding(size)
     if last is not None and last != (position < len(raw)):
         raise ValueError(f"byte {position}: expected {'the' if last else 'no'} tar end marker after the last document")
+    for key, held in members.items():
+        _check_complete(key, held, kind)
     return found
 
 
+def _check_complete(key: str, members: list[str], kind: Kind | None) -> None:
+    kinds = list(ARRAYS_OF_KIND) if kind is None else [kind]
+    arrays = members[:-1] if members[-1] == META_MEMBER else members
+    if arrays not in [ARRAYS_OF_KIND[each] for each in kinds]:
+        told = " or ".join(f"{ARRAYS_OF_KIND[each]} ({each})" for each in kinds)
+        raise ValueError(f"document {key!r} has the members {members}; expected {told}, in this order")
+
+
+def _parse_meta(body: bytes) -> NDArray[np.uint8]:
+    try:
+        msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"expected a JSON object, but {error}") from error
+    return np.frombuffer(body, np.uint8)
+
+
 def _unknown(member: str) -> bool:
-    return member != META_MEMBER and member not in NPY_MEMBERS
+    return member != META_MEMBER and member not in _NPY_MEMBERS
 
 
 def _parse_header(raw: bytes, position: int) -> tuple[str, int]:

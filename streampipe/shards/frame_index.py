@@ -28,8 +28,8 @@ class FrameIndex:
         first_document: int64 [F+1], prefix sums of documents: frame f holds rows first_document[f]:first_document[f+1].
         lengths: int32 [D*M], document-major, tokens of each member.
         payload_offsets: int64 [D*M], where a member's token bytes start inside the raw frame.
-        loss_tokens: int32 [D*M] or None (all tokens are trained).
-        loss_spans: D*M lists of start, end, start, end, ... of the trained tokens, or None.
+        loss_tokens: int32 [D*M], trained tokens of each member, or None (a text: all are).
+        loss_spans: D*M lists of start, end, start, end, ... of the trained tokens within the member, or None.
         fragments: D lists of separator positions, or None.
     """
 

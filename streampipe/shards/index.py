@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from streampipe.errors import FormatVersionError, ShardCorruptError
 from streampipe.shards.frame_index import FrameIndex, Int64, Origins, Ragged
-from streampipe.shards.manifest import FORMAT_VERSION, ShardEntry
+from streampipe.shards.loss_spans import trained_tokens
+from streampipe.shards.manifest import FORMAT_VERSION, MEMBERS_OF_KIND, Kind, ShardEntry
 
 __all__ = ["MAX_FRAME_BYTES", "FrameIndex", "Origins", "Ragged", "decode_index", "decode_origins", "encode_index"]
 
@@ -73,7 +74,7 @@ def encode_index(index: FrameIndex, origins: Origins | None = None) -> bytes:
 
 
 def decode_index(
-    data: bytes, entry: ShardEntry, url: str, *, members: int | None = None, itemsize: int = 2
+    data: bytes, entry: ShardEntry, url: str, *, kind: Kind | None = None, itemsize: int = 2
 ) -> FrameIndex:
     """Check the bytes of an index and return its arrays.
 
@@ -81,7 +82,7 @@ def decode_index(
         data: the file.
         entry: what the manifest says of this shard and its index.
         url: the source's URL, for messages.
-        members: token members a document that the source has, if known.
+        kind: of the source, if known: it decides how many token members a document has, and which columns there are.
         itemsize: bytes of a token.
 
     Raises:
@@ -91,7 +92,7 @@ def decode_index(
     try:
         table = _read_table(data, entry, url)
         index = _arrays(table)
-        _check(index, entry, members, itemsize)
+        _check(index, entry, kind, itemsize)
     except (ValueError, TypeError, OSError, KeyError, pa.ArrowException) as error:
         raise ShardCorruptError(
             f"{url}/{entry.index_path}: the index of {entry.path} is damaged: {error}; restore this file from where it "
@@ -159,7 +160,7 @@ def _arrays(table: pa.Table) -> FrameIndex:
     )
 
 
-def _check(index: FrameIndex, entry: ShardEntry, members: int | None, itemsize: int) -> None:
+def _check(index: FrameIndex, entry: ShardEntry, kind: Kind | None, itemsize: int) -> None:
     """Compare an index with its entry and with itself."""
     totals = {
         "frames": len(index.offset),
@@ -167,13 +168,12 @@ def _check(index: FrameIndex, entry: ShardEntry, members: int | None, itemsize: 
         "tokens": int(index.lengths.sum(dtype=np.int64)),
         "longest": int(index.document_lengths.max()),
     }
-    if index.loss_tokens is not None:
-        totals["loss_tokens"] = int(index.loss_tokens.sum(dtype=np.int64))
+    trained = index.lengths if index.loss_tokens is None else index.loss_tokens
+    totals["loss_tokens"] = int(trained.sum(dtype=np.int64))
     for name, found in totals.items():
         if found != getattr(entry, name):
             raise ValueError(f"the manifest says {getattr(entry, name)} {name}, the index {found}")
-    if members is not None and index.members != members:
-        raise ValueError(f"expected {members} token members a document, got {index.members}")
+    _check_loss(index, kind)
     stored = index.compressed_bytes
     if stored.min() < 1 or stored.max() > entry.bytes or int(stored.sum()) != entry.bytes:
         raise ValueError(f"expected frames of {entry.bytes} bytes together, got {int(stored.sum())}")
@@ -188,6 +188,24 @@ def _check(index: FrameIndex, entry: ShardEntry, members: int | None, itemsize: 
     ends = index.payload_offsets + index.lengths.astype(np.int64) * itemsize
     if index.lengths.min() < 1 or index.payload_offsets.min() < 0 or bool((ends > room).any()):
         raise ValueError("expected documents of at least one token, inside their frame")
+    if bool((index.payload_offsets % itemsize).any()):
+        raise ValueError(f"expected `payload_offsets` to be multiples of {itemsize}, the bytes of a token")
+
+
+def _check_loss(index: FrameIndex, kind: Kind | None) -> None:
+    """Compare the columns of trained tokens with the kind, and with each other."""
+    given = (index.loss_tokens is not None, index.loss_spans is not None)
+    if kind is not None:
+        if index.members != (members := len(MEMBERS_OF_KIND[kind])):
+            raise ValueError(f"expected {members} token members a document, got {index.members}")
+        needed = kind != "text"
+        if given != (needed, needed):
+            told = "columns" if needed else "no columns"
+            raise ValueError(f"expected {told} 'loss_tokens' and 'loss_spans' in a source of kind {kind}")
+    if index.loss_spans is not None:
+        trained = trained_tokens(index.loss_spans, index.lengths)
+        if index.loss_tokens is None or not np.array_equal(trained, index.loss_tokens):
+            raise ValueError("expected `loss_tokens` of every member to be the sum of its `loss_spans`")
 
 
 def _leaf(name: str) -> str:

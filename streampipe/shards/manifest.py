@@ -254,8 +254,12 @@ def _contradiction_of_counts(manifest: Manifest) -> str | None:
                     f"{entry.path} cannot have {entry.frames} frames, {entry.documents} documents, {entry.tokens} "
                     f"tokens and a longest document of {entry.longest}"
                 )
-            if entry.loss_tokens > entry.tokens:
-                return f"{entry.path} cannot have {entry.loss_tokens} trained tokens of {entry.tokens}"
+            least = entry.tokens if manifest.kind == "text" else entry.documents * len(manifest.members)
+            if not least <= entry.loss_tokens <= entry.tokens:
+                return (
+                    f"{entry.path} cannot have {entry.loss_tokens} trained tokens of {entry.tokens} in "
+                    f"{entry.documents} documents of kind {manifest.kind}"
+                )
         bounds = [bound for bound, _ in manifest.histogram[split]]
         if bounds != sorted(set(bounds)) or any(bound & (bound - 1) or not bound for bound in bounds):
             return f"the histogram of split {split!r} must have ascending powers of two as bounds, but got {bounds}"

@@ -107,10 +107,8 @@ class Source:
     def load_index(self, shard: int) -> FrameIndex:
         """Read and check the index of a shard afresh."""
         entry = self._entry(shard)
-        itemsize = self.token_dtype.itemsize
-        return decode_index(
-            self._index_bytes(entry), entry, self.url, members=len(self.manifest.members), itemsize=itemsize
-        )
+        kind, itemsize = self.manifest.kind, self.token_dtype.itemsize
+        return decode_index(self._index_bytes(entry), entry, self.url, kind=kind, itemsize=itemsize)
 
     def origins(self, shard: int) -> Origins | None:
         """Return where the documents of a shard came from, or None if its index does not say."""

@@ -5,14 +5,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampipe.errors import ShardCorruptError, SourceError, StorageError
 from streampipe.shards.frame import decode_frame, parse_frame
 from streampipe.shards.frame_index import FrameIndex
 from streampipe.shards.manifest import MANIFEST_NAME, ShardEntry, length_histogram
 from streampipe.shards.source import Source
+from streampipe.shards.tokenizer_hash import TOKENIZER_NAME, tokenizer_hashes
 
 READ_BYTES = 8 * 2**20
 READS_IN_FLIGHT = 4
@@ -30,14 +33,34 @@ def faults(source: Source) -> Iterator[str]:
     """Yield one line for each fault of a split, naming file and place; nothing for a sound one.
 
     Opening the source has checked the manifest itself. Checked here: indexes (hash, sums, consistency), shards (size,
-    hash, nothing behind the end), frames (checksums, tar and npy in full), and that the plain path through tar and npy
-    gives the very tokens that the index leads to.
+    hash, nothing behind the end), frames (checksums, tar and npy in full, every document complete), that the plain path
+    through tar and npy gives the very tokens and loss spans that the index tells of, and the tokenizer beside them.
     """
+    yield from tokenizer_faults(source)
     checks = []
     for shard in range(len(source.shards)):
         checks.append(check_shard(source, shard))
         yield from checks[-1].faults
     yield from split_faults(source, checks)
+
+
+def tokenizer_faults(source: Source) -> Iterator[str]:
+    """Yield what is wrong with the tokenizer in the folder: it must be the one that made the ids. It may be absent."""
+    where, tokenizer = f"{source.url}/{TOKENIZER_NAME}", source.tokenizer
+    cure = "put back the file of the build: another tokenizer reads other text from the same ids"
+    try:
+        hashes = tokenizer_hashes(source.store.read(TOKENIZER_NAME))
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        yield f"{where}: expected the tokenizer that made the ids, but {error}; {cure}"
+        return
+    except StorageError as error:
+        yield str(error)
+        return
+    for name, listed, found in zip(("hash", "core_hash"), (tokenizer.hash, tokenizer.core_hash), hashes, strict=True):
+        if listed != found:
+            yield f"{where}: its {name} is {found}, but the manifest lists {listed}; {cure}"
 
 
 def split_faults(source: Source, checks: Sequence[ShardCheck]) -> Iterator[str]:
@@ -137,30 +160,44 @@ class _FrameCheck:
         Raises:
             ValueError: at the first difference.
         """
-        index, manifest = self._index, self._source.manifest
-        parsed = parse_frame(raw, last=f == len(index.offset) - 1)
+        index = self._index
+        parsed = parse_frame(raw, last=f == len(index.offset) - 1, kind=self._source.manifest.kind)
         keys = list(dict.fromkeys(key for key, _, _ in parsed))
         if repeated := self._keys.intersection(keys):
             raise ValueError(f"keys must be unique in a shard, but {min(repeated)!r} is in an earlier frame too")
         self._keys.update(keys)
-        found = [(key, member, array) for key, member, array in parsed if member.rpartition(".")[2] == "tokens"]
-        if [(key, member) for key, member, _ in found] != [
-            (key, member) for key in keys for member in manifest.members
-        ]:
-            raise ValueError(f"every document must have {manifest.members} in this order, and no other tokens")
-        rows = slice(*(index.first_document[f : f + 2] * index.members).tolist())
-        lengths, offsets = index.lengths[rows].tolist(), index.payload_offsets[rows].tolist()
-        if len(found) != len(lengths):
-            raise ValueError(f"the index lists {len(lengths)} token members, the frame holds {len(found)}")
-        for (key, member, array), length, offset in zip(found, lengths, offsets, strict=True):
-            if array.shape != (length,) or array.dtype != self._source.token_dtype:
-                raise ValueError(
-                    f"{key}.{member}: expected {self._source.token_dtype} [{length}] as the index says, got "
-                    f"{array.dtype} {list(array.shape)}"
-                )
-            if not np.array_equal(np.frombuffer(raw, array.dtype, length, offset), array):
-                raise ValueError(f"{key}.{member}: its tokens are not at byte {offset}, where the index says")
-            if int(array.max()) > manifest.tokenizer.max_id:
-                raise ValueError(
-                    f"{key}.{member}: id {array.max()} is over the tokenizer's {manifest.tokenizer.max_id}"
-                )
+        first, stop = (index.first_document[f : f + 2] * index.members).tolist()
+        found = [part for part in parsed if part[1].endswith("tokens")]
+        if len(found) != stop - first:
+            raise ValueError(f"the index lists {stop - first} token members, the frame holds {len(found)}")
+        for i, (key, member, array) in enumerate(found, first):
+            self._compare_tokens(raw, i, f"{key}.{member}", array)
+        for i, (key, member, array) in enumerate((part for part in parsed if part[1].endswith("loss")), first):
+            self._compare_loss(i, f"{key}.{member}", array)
+
+    def _compare_tokens(self, raw: bytes, i: int, name: str, array: NDArray[Any]) -> None:
+        dtype, limit = self._source.token_dtype, self._source.tokenizer.max_id
+        length, offset = int(self._index.lengths[i]), int(self._index.payload_offsets[i])
+        if array.shape != (length,) or array.dtype != dtype:
+            raise ValueError(
+                f"{name}: expected {dtype} [{length}] as the index says, got {array.dtype} {list(array.shape)}"
+            )
+        if not np.array_equal(np.frombuffer(raw, array.dtype, length, offset), array):
+            raise ValueError(f"{name}: its tokens are not at byte {offset}, where the index says")
+        if int(array.max()) > limit:
+            raise ValueError(f"{name}: id {array.max()} is over the tokenizer's {limit}")
+
+    def _compare_loss(self, i: int, name: str, array: NDArray[Any]) -> None:
+        spans = self._index.loss_spans
+        if spans is None:
+            raise ValueError(f"{name}: the index has no loss spans")
+        listed = spans.values[spans.offsets[i] : spans.offsets[i + 1]].reshape(-1, 2)
+        if array.dtype != np.dtype("<i4") or not np.array_equal(array, listed):
+            raise ValueError(
+                f"{name}: expected int32 [spans, 2], {_short(listed)}, as the index says, got {array.dtype} "
+                f"{list(array.shape)}, {_short(array)}"
+            )
+
+
+def _short(spans: NDArray[Any]) -> str:
+    return str(spans[:4].tolist()) + (f" and {len(spans) - 4} more" if len(spans) > 4 else "")

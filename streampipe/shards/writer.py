@@ -2,17 +2,18 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.shards.codec import codec_for
-from streampipe.shards.frame import Document, EncodedFrame, encode_frame
-from streampipe.shards.frame_index import FrameIndex, Origins
+from streampipe.shards.document import AnyDocument, as_stored
+from streampipe.shards.frame import EncodedFrame, encode_frame
+from streampipe.shards.frame_index import FrameIndex, Origins, Ragged
 from streampipe.shards.index import encode_index
-from streampipe.shards.manifest import INDEX_SUFFIX, SHARD_SUFFIX, Compression, ShardEntry, TokenDtype
+from streampipe.shards.loss_spans import trained_tokens
+from streampipe.shards.manifest import INDEX_SUFFIX, SHARD_SUFFIX, Compression, Kind, ShardEntry, TokenDtype
 
 FRAME_TOKENS = 65_536
 
@@ -30,7 +31,7 @@ class EncodedShard:
 
 
 def encode_shard(
-    documents: Iterable[Document],
+    documents: Iterable[AnyDocument],
     stem: str,
     *,
     token_dtype: TokenDtype,
@@ -41,7 +42,7 @@ def encode_shard(
     """Encode documents, in the order given, as one shard. The bytes depend on the arguments alone.
 
     Args:
-        documents: at least one; keys unique.
+        documents: at least one; keys unique; all of one kind.
         stem: the shard's name without suffix, e.g. `train-00000`.
         token_dtype: how ids are stored; every id must fit.
         frame_tokens: a frame is closed once it holds this many tokens.
@@ -49,18 +50,14 @@ def encode_shard(
         level: zstd's.
 
     Raises:
-        ValueError: if there is no document, or one does not fit the format (key, shape, an id too large); names it.
+        ValueError: if there is no document, or one does not fit the format (key, shape, an id too large, loss
+            spans out of order, another kind); names it.
     """
     codec = codec_for(compression, level)
     frames: list[EncodedFrame] = []
     origins: list[tuple[int, int]] = []
-    keys: set[str] = set()
-    for group, last in _groups((_stored(document, token_dtype) for document in documents), frame_tokens):
-        for document in group:
-            if document.key in keys:
-                raise ValueError(f"shard {stem}: key {document.key!r} is there twice; keys must be unique in a shard")
-            keys.add(document.key)
-            origins.append((_or_unknown(document.origin_file), _or_unknown(document.origin_row)))
+    for group, last in _groups(_alike(documents, stem, token_dtype), frame_tokens):
+        origins += [(_or_unknown(document.origin_file), _or_unknown(document.origin_row)) for document in group]
         frames.append(encode_frame(group, codec, last=last))
     if not frames:
         raise ValueError(f"shard {stem}: there is no document for it; do not write empty shards")
@@ -72,9 +69,9 @@ def encode_shard(
         path=stem + SHARD_SUFFIX[compression],
         bytes=len(shard_bytes),
         frames=len(frames),
-        documents=len(keys),
+        documents=int(index.first_document[-1]),
         tokens=tokens,
-        loss_tokens=tokens,
+        loss_tokens=tokens if index.loss_tokens is None else int(index.loss_tokens.sum(dtype=np.int64)),
         longest=int(index.document_lengths.max()),
         hash=hashlib.sha256(shard_bytes).hexdigest(),
         index_path=stem + INDEX_SUFFIX,
@@ -84,39 +81,38 @@ def encode_shard(
     return EncodedShard(entry.path, shard_bytes, entry.index_path, index_bytes, entry, index)
 
 
-def _groups(documents: Iterable[Document], frame_tokens: int) -> Iterator[tuple[list[Document], bool]]:
+def _alike(documents: Iterable[AnyDocument], stem: str, token_dtype: TokenDtype) -> Iterator[AnyDocument]:
+    """Yield the documents as they are stored, once it is sure that they may stand in one shard."""
+    keys: set[str] = set()
+    kind: Kind | None = None
+    for document in documents:
+        kind = kind or document.kind
+        if document.kind != kind:
+            raise ValueError(
+                f"shard {stem}: document {document.key!r} is of kind {document.kind}, but those before it are of kind "
+                f"{kind}; write one source for each kind"
+            )
+        if document.key in keys:
+            raise ValueError(f"shard {stem}: key {document.key!r} is there twice; keys must be unique in a shard")
+        keys.add(document.key)
+        yield as_stored(document, token_dtype)
+
+
+def _groups(documents: Iterable[AnyDocument], frame_tokens: int) -> Iterator[tuple[list[AnyDocument], bool]]:
     """Yield the documents of each frame, and whether it is the last."""
-    full: list[Document] = []
-    group: list[Document] = []
+    full: list[AnyDocument] = []
+    group: list[AnyDocument] = []
     tokens = 0
     for document in documents:
         if full:
             yield full, False
             full = []
         group.append(document)
-        tokens += len(document.tokens)
+        tokens += document.length
         if tokens >= frame_tokens:
             full, group, tokens = group, [], 0
     if full or group:
         yield full or group, True
-
-
-def _stored(document: Document, token_dtype: TokenDtype) -> Document:
-    """Return the document with its ids in the source's dtype; an id that does not fit is an error, never wrapped."""
-    tokens: NDArray[Any] = np.asarray(document.tokens)
-    if tokens.dtype.kind not in "ui" or tokens.ndim != 1 or not len(tokens):
-        raise ValueError(
-            f"document {document.key!r}: tokens must be integers [1 or more], but got {tokens.dtype} "
-            f"{list(tokens.shape)}"
-        )
-    limit = int(np.iinfo(token_dtype).max)
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high > limit:
-        raise ValueError(
-            f"document {document.key!r}: token ids must be within 0 and {limit} to be stored as {token_dtype}, but got "
-            f"{low} to {high}; choose the dtype by the tokenizer's largest id, added tokens included"
-        )
-    return replace(document, tokens=tokens.astype(np.dtype(token_dtype).newbyteorder("<"), copy=False))
 
 
 def _or_unknown(number: int | None) -> int:
@@ -132,7 +128,9 @@ def _origins_of(origins: list[tuple[int, int]]) -> Origins | None:
 
 def _index_of(frames: list[EncodedFrame]) -> FrameIndex:
     stored = np.array([len(frame.data) for frame in frames], np.int64)
-    documents = np.array([len(frame.lengths) for frame in frames], np.int64)
+    documents = np.array([frame.documents for frame in frames], np.int64)
+    lengths = np.concatenate([frame.lengths for frame in frames]).astype(np.int32)
+    spans = _ragged([loss for frame in frames for loss in frame.loss])
     return FrameIndex(
         offset=np.cumsum(stored) - stored,
         compressed_bytes=stored,
@@ -141,6 +139,14 @@ def _index_of(frames: list[EncodedFrame]) -> FrameIndex:
         documents=documents,
         tokens=np.array([frame.lengths.sum() for frame in frames], np.int64),
         first_document=np.concatenate(([0], np.cumsum(documents))),
-        lengths=np.concatenate([frame.lengths for frame in frames]).astype(np.int32),
+        lengths=lengths,
         payload_offsets=np.concatenate([frame.payload_offsets for frame in frames]),
+        loss_tokens=None if spans is None else trained_tokens(spans, lengths).astype(np.int32),
+        loss_spans=spans,
     )
+
+
+def _ragged(loss: list[NDArray[np.int32]]) -> Ragged | None:
+    if not loss:
+        return None
+    return Ragged(np.cumsum([0, *(spans.size for spans in loss)]), np.concatenate(loss).ravel())

@@ -81,7 +81,7 @@ def _of_pairs(shard: EncodedShard) -> tuple[FrameIndex, ShardEntry, Origins]:
 def test_version_1_holds_what_later_kinds_need(shard: EncodedShard, tmp_path: Path) -> None:
     pairs, entry, origins = _of_pairs(shard)
     data = encode_index(pairs, origins)
-    decoded = decode_index(data, entry, URL, members=2)
+    decoded = decode_index(data, entry, URL, kind="preference")
     assert _equal(decoded, pairs)
     assert decoded.members == 2
     assert decoded.document_lengths.tolist() == (2 * shard.index.document_lengths).tolist()
@@ -138,7 +138,7 @@ def test_an_index_that_contradicts_the_manifest_is_refused(shard: EncodedShard, 
 
 def test_the_number_of_members_must_be_the_sources(shard: EncodedShard) -> None:
     with pytest.raises(ShardCorruptError, match="expected 2 token members a document, got 1"):
-        decode_index(shard.index_bytes, shard.entry, URL, members=2)
+        decode_index(shard.index_bytes, shard.entry, URL, kind="preference")
 
 
 def _rewritten(data: bytes, change: Any) -> bytes:

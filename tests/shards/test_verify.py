@@ -127,7 +127,7 @@ def test_other_tokens_than_the_kind_has_are_found(source: Source) -> None:
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
     (line,) = faults(_reframed(source, [bytes(head) + raws[0][512:], *raws[1:]]))
-    assert "every document must have ['tokens'] in this order" in line
+    assert "document '000000' has the members ['loss']; expected ['tokens'] (text), in this order" in line
 
 
 def test_an_array_of_another_dtype_is_found(source: Source) -> None:
