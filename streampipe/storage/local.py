@@ -65,6 +65,28 @@ class LocalStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Write to a temporary name beside the target, force it to disk, then rename."""
+        self._put(name, data, lambda partial, path: partial.replace(path))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write as `write` does, but link in place of renaming: a link does not replace."""
+        try:
+            self._put(name, data, lambda partial, path: path.hardlink_to(partial))
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+            return self.holds(name, data)
+        return True
+
+    def holds(self, name: str, data: bytes) -> bool:
+        """Compare sizes, then bytes."""
+        try:
+            with _translated(str(self._path(name)), "cannot stat"):
+                size = self._path(name).stat().st_size
+            return size == len(data) and self.read(name) == data
+        except FileNotFoundError:
+            return False
+
+    def _put(self, name: str, data: bytes, commit: Callable[[Path, Path], object]) -> None:
         path = self._path(name)
         partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
         with _translated(str(path), "cannot write"):
@@ -74,10 +96,9 @@ class LocalStore:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                partial.replace(path)
-            except BaseException:
+                commit(partial, path)
+            finally:
                 partial.unlink(missing_ok=True)
-                raise
             _sync_folder(path.parent)
         self._forget(name)
 

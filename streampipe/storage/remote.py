@@ -1,6 +1,7 @@
 """A folder behind a URL that fsspec knows."""
 
 import contextlib
+import hashlib
 import os
 import re
 import weakref
@@ -76,6 +77,33 @@ class FsspecStore:
         filesystem, path = self._locate(name)
         with self._translated(name, "cannot write"):
             filesystem.pipe_file(path, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put an object on condition that there is none; clients say in their own words that there is one."""
+        filesystem, path = self._locate(name)
+        with self._translated(name, "cannot write"):
+            try:
+                filesystem.pipe_file(path, data, mode="create")
+            except Exception:
+                filesystem.invalidate_cache()
+                if not filesystem.exists(path):
+                    raise
+                return self.holds(name, data)
+        return True
+
+    def holds(self, name: str, data: bytes) -> bool:
+        """Compare the size, then the MD5 if the server gives it as the ETag, else the bytes."""
+        filesystem, path = self._locate(name)
+        with self._translated(name, "cannot look at"):
+            filesystem.invalidate_cache()
+            try:
+                info = filesystem.info(path)
+            except FileNotFoundError:
+                return False
+        if int(info["size"]) != len(data):
+            return False
+        tag = str(info.get("ETag", "")).strip('"')
+        return tag == hashlib.md5(data, usedforsecurity=False).hexdigest() or self.read(name) == data
 
     def names(self) -> list[str]:
         """Return the names of all objects below the URL, sorted, from a fresh listing."""

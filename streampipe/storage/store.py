@@ -37,6 +37,22 @@ class Store(Protocol):
         """Store an object whole or not at all, over an older one of the same name; folders are made as needed."""
         ...
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object as `write` does if there is none of that name, and tell whether it was stored.
+
+        Of several that create one name at once, one is told yes. Some object stores ignore the condition and overwrite:
+        `keeps_first` finds out. An object that is there with the very same bytes counts as stored: after a lost answer
+        to a put that worked, the second try finds its own object.
+        """
+        ...
+
+    def holds(self, name: str, data: bytes) -> bool:
+        """Tell whether an object is there with these bytes, by its size and the server's own hash where it gives one.
+
+        A server that gives none is asked for the bytes.
+        """
+        ...
+
     def names(self) -> list[str]:
         """Return the names of all objects, sorted, from a fresh listing; none for a folder that is not there.
 
@@ -55,6 +71,19 @@ class Store(Protocol):
     def sweep(self) -> int:
         """Remove what interrupted writes left behind and return how many; only while nobody writes."""
         ...
+
+
+def keeps_first(store: Store, name: str) -> bool:
+    """Tell whether `create` is honoured by the server behind a store: of two puts the first must stay.
+
+    Args:
+        store: the store.
+        name: of an object to try it with, which must not be there; it is removed.
+    """
+    try:
+        return store.create(name, b"first") and not store.create(name, b"second") and store.read(name) == b"first"
+    finally:
+        store.delete(name)
 
 
 def refuse_escape(name: str, url: str) -> None:

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streampipe.errors import StorageError
-from streampipe.storage import LocalStore, Store, open_store
+from streampipe.storage import LocalStore, Store, keeps_first, open_store
 
 DATA = bytes(range(256)) * 40
 
@@ -88,6 +88,31 @@ class StoreConformance:
 
         check()
 
+    def test_create_stores_once_and_never_replaces(self, store: Store) -> None:
+        assert store.create("sub/a", DATA)
+        assert store.create("sub/a", DATA), "the same bytes count as stored"
+        assert not store.create("sub/a", DATA[::-1])
+        assert not store.create("sub/a", b"")
+        assert store.read("sub/a") == DATA
+        assert store.names() == ["sub/a"]
+        assert keeps_first(store, "probe")
+        assert store.names() == ["sub/a"]
+
+    def test_of_many_that_create_at_once_one_is_told_yes(self, store: Store) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(lambda i: store.create("a", bytes([i]) * 1000), range(16)))
+        assert sum(won) == 1
+        assert store.read("a") == bytes([won.index(True)]) * 1000
+
+    def test_an_object_holds_its_own_bytes_only(self, store: Store) -> None:
+        store.write("a", DATA)
+        assert store.holds("a", DATA)
+        assert not store.holds("a", DATA[:-1])
+        assert not store.holds("a", DATA[::-1])
+        assert not store.holds("absent", b"")
+        store.write("a", DATA[::-1])
+        assert store.holds("a", DATA[::-1])
+
     def test_names_and_sizes_list_everything_once_in_order(self, store: Store) -> None:
         for name in ("b", "a", "sub/c", "a.partial"):
             store.write(name, name.encode())
@@ -111,6 +136,8 @@ class StoreConformance:
             lambda: store.read_ranges([(name, 0, 1)]),
             lambda: store.write(name, b"evil"),
             lambda: store.delete(name),
+            lambda: store.create(name, b"evil"),
+            lambda: store.holds(name, b"evil"),
         ]
         for call in calls:
             with pytest.raises(StorageError, match="is not a name inside this folder"):
