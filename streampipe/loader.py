@@ -176,7 +176,16 @@ class StreamLoader(Iterator[dict[str, Any]]):
         """Compare the ranks, refuse what cannot fit, and say what is coming."""
         expected = forecast(self.stream, self.topology, cursor)
         check_memory(expected)
-        compare_ranks(self.stream, expected.plan_hash)
+        batch, topology = self.config.batch, self.topology
+        compare_ranks(
+            {
+                "fingerprint": _short_hash(self.stream.start().to_json()),
+                "topology": f"dp {topology.dp_size} tp {topology.tp_size} pp {topology.pp_size} cp {topology.cp_size}",
+                "batch": f"{batch.global_batch_size} by {batch.micro_batch_size}, {batch.layout}, {batch.labels}",
+                "cursor": _short_hash(cursor.to_json()),
+                "first plan": expected.plan_hash,
+            }
+        )
         log.log(
             logging.INFO if self.topology == Topology(dp_size=self.topology.dp_size) else logging.DEBUG, "%s", expected
         )
@@ -204,8 +213,13 @@ class StreamLoader(Iterator[dict[str, Any]]):
         )
 
 
-def compare_ranks(stream: Stream, plan_hash: str) -> None:
-    """Check that all ranks read the same stream and made the same plan: one all-gather, when torch.distributed is up.
+def compare_ranks(mine: dict[str, str]) -> None:
+    """Check that all ranks read the same stream from the same place and made the same plan.
+
+    One all-gather, when torch.distributed is up.
+
+    Args:
+        mine: what must be the same on every rank, by what it is called in the error; the same keys on every rank.
 
     Raises:
         StreampipeError: on every rank, naming those that differ from rank 0.
@@ -213,8 +227,6 @@ def compare_ranks(stream: Stream, plan_hash: str) -> None:
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
-    identity = hashlib.sha256(stream.start().to_json()).hexdigest()[:16]
-    mine = {"fingerprint": identity, "first plan": plan_hash}
     gathered: list[dict[str, str]] = [{} for _ in range(distributed.get_world_size())]
     distributed.all_gather_object(gathered, mine)
     for what in mine:
@@ -222,10 +234,13 @@ def compare_ranks(stream: Stream, plan_hash: str) -> None:
         if differing:
             raise StreampipeError(
                 f"the {what} of rank {differing[0]} differs from rank 0's ({gathered[differing[0]][what]} and "
-                f"{gathered[0][what]}; differing ranks: "
-                f"{differing}); all ranks must have the same config, the same data and the same release of streampipe "
-                "and numpy"
+                f"{gathered[0][what]}; differing ranks: {differing}); all ranks must have the same config, the same "
+                "state loaded, the same data and the same release of streampipe and numpy"
             )
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 class _Carrier(IterableDataset[Any]):
