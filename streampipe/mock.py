@@ -124,6 +124,16 @@ class MockSource:
         self.__init__(**state)  # type: ignore[misc]
 
     @property
+    def kind(self) -> str:
+        """Mock documents are text."""
+        return "text"
+
+    @property
+    def members(self) -> int:
+        """Token members of a document."""
+        return 1
+
+    @property
     def content_hash(self) -> str:
         """What the source holds, as a hash of what makes it."""
         words = raw_words(

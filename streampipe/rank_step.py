@@ -1,17 +1,19 @@
 """What one rank gets of one step: its pieces, micro batch after micro batch."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampipe.address import Addressed
 from streampipe.assemble.batch import assemble
 from streampipe.assemble.segments import Segments
 from streampipe.cursor import Within
 from streampipe.parallel import Topology
+from streampipe.plan.loss import TrainedSpans
 from streampipe.plan.schedule import StepPlan
-from streampipe.stream import Addressed, Stream
+from streampipe.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
     segments = _joined(_parts(step, rows, rounds))
     borders = np.arange(0, len(rows) + 1, batch.micro_batch_size)
     bounds = np.searchsorted(segments.row, borders)
-    loss_tokens = step.loss_tokens(aligned=batch.labels == "aligned")
+    loss_tokens = sum(
+        int(round_.trained_before[span.last] - round_.trained_before[span.first])
+        for span, round_ in zip(step.spans, rounds, strict=True)
+    )
     return RankStep(step, step.before.sequences + rows, segments, bounds, rounds, loss_tokens)
 
 
@@ -74,8 +79,13 @@ def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: 
     size, micro_batches = batch_config.micro_batch_size, share.micro_batches
     lo, hi = int(share.bounds[number]), int(share.bounds[number + 1])
     row, *others = (getattr(share.segments, name)[lo:hi] for name in _NAMES)
-    segments = Segments(row - number * size, *others)
+    trained = share.segments.trained
+    if trained is not None:
+        trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
+    segments = replace(Segments(row - number * size, *others), trained=trained)
     batch = assemble(segments, share.views(), (size, config.seq_length), batch_config, stream.pad_id)
+    if stream.sources[0].members == 2:
+        batch["pair_ids"] = batch["document_ids"]
     batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
     batch["step_loss_tokens"] = share.loss_tokens
     batch["step"], batch["micro_batch"], batch["num_micro_batches"] = share.step.before.step, number, micro_batches
@@ -88,7 +98,7 @@ def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: 
     return batch
 
 
-_NAMES = tuple(field.name for field in fields(Segments))
+_NAMES = tuple(field.name for field in fields(Segments) if field.name != "trained")
 
 
 def _parts(step: StepPlan, rows: NDArray[np.int64], rounds: tuple[Addressed, ...]) -> list[Segments]:
@@ -113,6 +123,7 @@ def _parts(step: StepPlan, rows: NDArray[np.int64], rounds: tuple[Addressed, ...
                 source=round_.source[take],
                 epoch=round_.epoch[take],
                 document=round_.document[take],
+                trained=None if round_.trained is None else _flat(round_.trained.take(take)),
             )
         )
         before += span.last - span.first
@@ -120,9 +131,27 @@ def _parts(step: StepPlan, rows: NDArray[np.int64], rounds: tuple[Addressed, ...
     return parts
 
 
+def _flat(spans: TrainedSpans) -> NDArray[np.int64]:
+    piece = np.repeat(np.arange(len(spans.first) - 1), np.diff(spans.first))
+    return np.column_stack([piece, spans.begin, spans.end])
+
+
 def _joined(parts: list[Segments]) -> Segments:
+    """Put the pieces of several rounds into the order of their rows."""
     if len(parts) == 1:
         return parts[0]
-    joined = Segments(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
-    order = np.argsort(joined.row, kind="stable")
-    return Segments(*(getattr(joined, name)[order] for name in _NAMES))
+    row = np.concatenate([part.row for part in parts])
+    order = np.argsort(row, kind="stable")
+    arrays = (np.concatenate([getattr(part, name) for part in parts])[order] for name in _NAMES)
+    spans: list[NDArray[np.int64]] = []
+    shift = 0
+    for part in parts:
+        if part.trained is None:
+            return Segments(*arrays)
+        spans.append(part.trained + np.array([shift, 0, 0]))
+        shift += len(part)
+    trained = np.concatenate(spans)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    trained[:, 0] = place[trained[:, 0]]
+    return replace(Segments(*arrays), trained=trained[np.argsort(trained[:, 0], kind="stable")])

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampipe.address import Addressed
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
@@ -29,7 +30,7 @@ from streampipe.plan.round_plan import RoundPlan
 from streampipe.plan.schedule import Schedule
 from streampipe.rank_step import RankStep, micro_batch_of, rank_step
 from streampipe.shards.frame_reader import FrameReader
-from streampipe.stream import Addressed, Stream
+from streampipe.stream import Stream
 
 # While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training
 # loop, which shares the interpreter lock, does not feel it. Measured in benchmarks/README.md.

@@ -60,7 +60,7 @@ def _one_per_row(segments: Segments, seq_length: int) -> Segments:
     """Let each piece take its whole row: a padded row is one segment, right-padded."""
     whole = np.full(len(segments), seq_length, np.int64)
     s = segments
-    return Segments(s.row, s.frame, s.offset, s.length, whole, s.goes_on, s.source, s.epoch, s.document)
+    return Segments(s.row, s.frame, s.offset, s.length, whole, s.goes_on, s.source, s.epoch, s.document, s.trained)
 
 
 def _boundaries(ground: Ground) -> dict[str, Any]:
@@ -98,6 +98,7 @@ class _Writer:
         self._positions = int(ground.room.sum())
         self._starts = ground.begin[ground.place]
         self._ends = self._starts + segments.length
+        self._trained = None if segments.trained is None else self._mark(segments.trained)
         # Where no token is: behind the real tokens of a padded piece, and the whole of a dummy document.
         real = np.where(ground.piece < 0, 0, ground.real)
         short = np.flatnonzero(real < ground.room)
@@ -109,6 +110,13 @@ class _Writer:
                 strict=True,
             )
         ]
+
+    def _mark(self, trained: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which positions are trained: +1 where a span begins, -1 where it ends, summed up."""
+        edges = np.zeros(self._positions + 1, np.int8)
+        np.add.at(edges, self._starts[trained[:, 0]] + trained[:, 1], 1)
+        np.add.at(edges, self._starts[trained[:, 0]] + trained[:, 2], -1)
+        return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
     def tokens(self, pad_id: int) -> NDArray[Any]:
         """Copy the pieces end to end as they are stored, then widen them all at once.
@@ -146,6 +154,8 @@ class _Writer:
             labels[self._starts] = IGNORED
         for empty in self._empty:
             labels[empty] = IGNORED
+        if self._trained is not None:
+            labels[~self._trained] = IGNORED
         return labels
 
     def position_ids(self) -> NDArray[Any]:
@@ -157,6 +167,8 @@ class _Writer:
         return position_ids
 
     def loss_mask(self) -> NDArray[np.float32]:
+        if self._trained is not None:
+            return self._trained.astype(np.float32)
         mask = np.ones(self._positions, np.float32)
         mask[self._ends[~self._segments.goes_on] - 1 if self._aligned else self._starts] = 0.0
         for empty in self._empty:
@@ -170,5 +182,7 @@ class _Writer:
         return mask
 
     def loss_tokens(self) -> int:
+        if self._trained is not None:
+            return int(self._trained.sum())
         trained = int(self._segments.length.sum()) - len(self._segments)
         return trained + int(self._segments.goes_on.sum()) if self._aligned else trained

@@ -18,6 +18,8 @@ class Segments:
         length, slot: int64, tokens of the piece, and the room that it takes.
         goes_on: bool, whether the token after the piece is the target of its last one.
         source, epoch: int32; document: int64: whose document it is.
+        trained: int64 [K, 3], sorted: a piece and the positions `[begin, end)` of it that are trained; None where all
+            that have a target are.
     """
 
     row: NDArray[np.int64]
@@ -29,6 +31,7 @@ class Segments:
     source: NDArray[np.int32]
     epoch: NDArray[np.int32]
     document: NDArray[np.int64]
+    trained: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.row)

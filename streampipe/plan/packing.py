@@ -68,7 +68,7 @@ def _concat(pieces: Pieces, seq_length: int, windows: int) -> Packed:
     cut = pieces.take(row)
     length = end - begin
     goes_on = (end < ends[row]) | cut.goes_on
-    pieces = Pieces(cut.occurrence, cut.document, cut.start + begin - begins[row], length, length, goes_on)
+    pieces = Pieces(cut.occurrence, cut.document, cut.start + begin - begins[row], length, length, goes_on, cut.member)
     sequences = -(-total // seq_length)
     return Packed(pieces, sequence, np.repeat(np.arange(windows), sequences_of_windows(sequences, windows)))
 

@@ -19,12 +19,13 @@ class PackingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         policy: `best_fit` keeps documents whole and fills sequences from a window; `concat` cuts at every `seq_length`,
             GPT style; `none` puts one document into each sequence.
-        overlong: what happens to a document longer than a sequence.
+        overlong: what happens to a document longer than a sequence; null for `split` where documents are text, and for
+            `error` where they are conversations or pairs.
         document_multiple: every piece takes a multiple of this many positions (context parallelism, FP8).
     """
 
     policy: Policy = "best_fit"
-    overlong: Overlong = "split"
+    overlong: Overlong | None = None
     document_multiple: int = 1
 
     def check(self, seq_length: int) -> None:
@@ -59,6 +60,7 @@ class Pieces:
         start, length: int64, the tokens `[start, start + length)` of the document.
         slot: int64, the room the piece takes in its sequence: `length` rounded up to `document_multiple`.
         goes_on: bool, whether the document's next token is delivered too, in another piece.
+        member: int64, which token member of the document it is of: 0; of a pair 0 for chosen, 1 for rejected.
     """
 
     occurrence: NDArray[np.int64]
@@ -67,6 +69,7 @@ class Pieces:
     length: NDArray[np.int64]
     slot: NDArray[np.int64]
     goes_on: NDArray[np.bool_]
+    member: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.length)
@@ -76,7 +79,7 @@ class Pieces:
         return Pieces(*(getattr(self, field)[rows] for field in _FIELDS))
 
 
-_FIELDS = ("occurrence", "document", "start", "length", "slot", "goes_on")
+_FIELDS = ("occurrence", "document", "start", "length", "slot", "goes_on", "member")
 
 
 @dataclass(frozen=True)
@@ -102,48 +105,104 @@ def cut_documents(
         lengths: int64 [D], tokens of each document, frame after frame.
         documents: int64 [O], documents of each frame of the round.
         seq_length: tokens of a sequence.
-        packing: `overlong` and `document_multiple` are read.
+        packing: with `overlong` resolved.
 
     Raises:
         DocumentTooLongError: with `overlong: error`.
     """
-    frames = len(documents)
-    occurrence = np.repeat(np.arange(frames), documents)
-    first = np.cumsum(documents) - documents
-    document = np.arange(len(lengths)) - first[occurrence]
+    occurrence, document = _rows(documents)
     overlong = lengths > seq_length
-    lost_tokens = np.where(overlong, lengths - seq_length, 0)
-    nothing = np.zeros(frames, np.int64)
+    nothing = np.zeros(len(documents), np.int64)
     lost = Lost(nothing, nothing, nothing)
-    if packing.policy == "concat" and packing.overlong == "split":
+    if not overlong.any() or (packing.policy == "concat" and packing.overlong == "split"):
         return _whole(occurrence, document, lengths, packing), lost
-    if not overlong.any():
-        return _whole(occurrence, document, lengths, packing), lost
-    if packing.overlong == "error":
-        raise DocumentTooLongError(
-            f"{int(overlong.sum())} documents are longer than seq_length {seq_length} (the longest has "
-            f"{int(lengths.max())} tokens); "
-            f"choose packing.overlong: split, truncate or drop, or a longer seq_length"
-        )
+    _require_fit(lengths, seq_length, packing)
     if packing.overlong == "drop":
         kept = ~overlong
-        lost = Lost(
-            nothing,
-            _per_frame(occurrence, overlong, frames),
-            _per_frame(occurrence, np.where(overlong, lengths, 0), frames),
+        return _whole(occurrence[kept], document[kept], lengths[kept], packing), _dropped(
+            occurrence, lengths, overlong, nothing
         )
-        return _whole(occurrence[kept], document[kept], lengths[kept], packing), lost
     if packing.overlong == "truncate":
-        lost = Lost(_per_frame(occurrence, lost_tokens, frames), nothing, nothing)
+        lost = Lost(_per_frame(occurrence, np.where(overlong, lengths - seq_length, 0), nothing), nothing, nothing)
         return _whole(occurrence, document, np.minimum(lengths, seq_length), packing), lost
     return _split(occurrence, document, lengths, seq_length, packing), lost
+
+
+def cut_pairs(
+    lengths: NDArray[np.int64], documents: NDArray[np.int64], seq_length: int, packing: PackingConfig
+) -> tuple[Pieces, NDArray[np.int64], Lost]:
+    """Let pairs be packed as one: a piece stands for chosen and rejected together until `unfold_pairs`.
+
+    A truncated pair keeps as much of either member as the other leaves room for, half a sequence at least.
+
+    Args:
+        lengths: int64 [D, 2], tokens of chosen and rejected.
+        documents: int64 [O], pairs of each frame of the round.
+        seq_length: tokens of a sequence.
+        packing: with `overlong` resolved; pairs are never split.
+
+    Returns:
+        the pieces, the tokens kept of each member (int64 [P, 2]), and what was lost.
+
+    Raises:
+        DocumentTooLongError: with `overlong: error`.
+    """
+    occurrence, document = _rows(documents)
+    nothing = np.zeros(len(documents), np.int64)
+    lost = Lost(nothing, nothing, nothing)
+    room = _slot(lengths, packing)
+    overlong = room.sum(axis=1) > seq_length
+    kept = lengths
+    if overlong.any():
+        _require_fit(lengths.sum(axis=1), seq_length, packing)
+        if packing.overlong == "drop":
+            lost = _dropped(occurrence, lengths.sum(axis=1), overlong, nothing)
+            occurrence, document, kept = occurrence[~overlong], document[~overlong], lengths[~overlong]
+        else:
+            half = seq_length // 2 // packing.document_multiple * packing.document_multiple
+            most = seq_length - np.minimum(room[:, ::-1], half)
+            kept = np.where(overlong[:, None], np.minimum(lengths, most), lengths)
+            lost = Lost(_per_frame(occurrence, (lengths - kept).sum(axis=1), nothing), nothing, nothing)
+    whole = _whole(occurrence, document, kept.sum(axis=1), packing)
+    slot = _slot(kept, packing).sum(axis=1)
+    return Pieces(occurrence, document, whole.start, whole.length, slot, whole.goes_on, whole.member), kept, lost
+
+
+def unfold_pairs(pieces: Pieces, kept: NDArray[np.int64], packing: PackingConfig) -> Pieces:
+    """Return chosen and rejected of each pair as pieces of their own, one after the other: twice as many pieces."""
+    twice = np.repeat(np.arange(len(pieces)), 2)
+    both = pieces.take(twice)
+    length = kept.reshape(-1)
+    member = np.tile(np.array([0, 1], np.int64), len(pieces))
+    return Pieces(both.occurrence, both.document, both.start, length, _slot(length, packing), both.goes_on, member)
+
+
+def _rows(documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return frame and row in the frame of each document: 2 and 1 documents give frames 0, 0, 1 and rows 0, 1, 0."""
+    occurrence = np.repeat(np.arange(len(documents)), documents)
+    return occurrence, np.arange(len(occurrence)) - (np.cumsum(documents) - documents)[occurrence]
+
+
+def _require_fit(lengths: NDArray[np.int64], seq_length: int, packing: PackingConfig) -> None:
+    if packing.overlong == "error":
+        raise DocumentTooLongError(
+            f"{int((lengths > seq_length).sum())} documents are longer than seq_length {seq_length} (the longest has "
+            f"{int(lengths.max())} tokens); choose packing.overlong: split, truncate or drop, or a longer seq_length"
+        )
+
+
+def _dropped(
+    occurrence: NDArray[np.int64], lengths: NDArray[np.int64], overlong: NDArray[np.bool_], nothing: NDArray[np.int64]
+) -> Lost:
+    tokens = np.where(overlong, lengths, 0)
+    return Lost(nothing, _per_frame(occurrence, overlong, nothing), _per_frame(occurrence, tokens, nothing))
 
 
 def _whole(
     occurrence: NDArray[np.int64], document: NDArray[np.int64], length: NDArray[np.int64], packing: PackingConfig
 ) -> Pieces:
-    slot = _slot(length, packing)
-    return Pieces(occurrence, document, np.zeros(len(length), np.int64), length, slot, np.zeros(len(length), bool))
+    zero = np.zeros(len(length), np.int64)
+    return Pieces(occurrence, document, zero, length, _slot(length, packing), zero.astype(bool), zero)
 
 
 def _split(
@@ -160,7 +219,9 @@ def _split(
     start = part * seq_length
     length = np.minimum(seq_length, lengths[row] - start)
     goes_on = part < parts[row] - 1
-    return Pieces(occurrence[row], document[row], start, length, _slot(length, packing), goes_on)
+    return Pieces(
+        occurrence[row], document[row], start, length, _slot(length, packing), goes_on, np.zeros(len(row), np.int64)
+    )
 
 
 def _slot(length: NDArray[np.int64], packing: PackingConfig) -> NDArray[np.int64]:
@@ -168,6 +229,8 @@ def _slot(length: NDArray[np.int64], packing: PackingConfig) -> NDArray[np.int64
     return length if multiple == 1 else -(-length // multiple) * multiple
 
 
-def _per_frame(occurrence: NDArray[np.int64], amounts: NDArray[np.generic], frames: int) -> NDArray[np.int64]:
+def _per_frame(
+    occurrence: NDArray[np.int64], amounts: NDArray[np.generic], nothing: NDArray[np.int64]
+) -> NDArray[np.int64]:
     # bincount sums in float64, exact below 2^53 tokens of one round.
-    return np.bincount(occurrence, weights=amounts.astype(np.float64), minlength=frames).astype(np.int64)
+    return np.bincount(occurrence, weights=amounts.astype(np.float64), minlength=len(nothing)).astype(np.int64)

@@ -12,7 +12,7 @@ from streampipe.errors import ConfigError, StreampipeError
 from streampipe.plan.blend import Blend
 from streampipe.plan.epoch_order import SourceAxis
 from streampipe.plan.packing import pack
-from streampipe.plan.pieces import Lost, PackingConfig, cut_documents
+from streampipe.plan.pieces import Lost, PackingConfig, cut_documents, cut_pairs, unfold_pairs
 from streampipe.plan.round_plan import FrameTable, RoundPlan, SourceTotals, cost_of_sequences, running_sums
 from streampipe.plan.sequence_order import canonical_order, level_columns, move_to_end
 from streampipe.plan.windows import deal_frames
@@ -50,13 +50,15 @@ class Layout:
         seed: of the run.
         seq_length: positions of a sequence.
         windows: columns of a round.
-        packing: how documents become sequences.
+        packing: how documents become sequences, with `overlong` resolved.
+        members: token members of a document: 1, or 2 where documents are pairs.
     """
 
     seed: int
     seq_length: int
     windows: int
     packing: PackingConfig
+    members: int = 1
 
 
 def _hold_breath() -> None:
@@ -107,7 +109,11 @@ class Planner:
         layout = self.layout
         frames, lengths, documents = self._line(number)
         breathe()
-        pieces, lost = cut_documents(lengths, documents, layout.seq_length, layout.packing)
+        if layout.members == 1:
+            kept = None
+            pieces, lost = cut_documents(lengths.reshape(-1), documents, layout.seq_length, layout.packing)
+        else:
+            pieces, kept, lost = cut_pairs(lengths, documents, layout.seq_length, layout.packing)
         packed = pack(layout.packing.policy, pieces, layout.seq_length, layout.windows, breathe)
         column = level_columns(packed.window, layout.windows)
         place = canonical_order(column, layout.windows, layout.seed, "sequences", number, shuffled=self.shuffled)
@@ -119,6 +125,8 @@ class Planner:
         start = np.searchsorted(sequence[rows], np.arange(len(place) + 1))
         totals = self._totals(frames, lengths, documents, lost)
         pieces = packed.pieces.take(rows)
+        if kept is not None:
+            pieces, start = unfold_pairs(pieces, kept[rows], layout.packing), 2 * start
         running = running_sums(frames.source[pieces.occurrence], len(self.axes), pieces, start)
         cost = cost_of_sequences(pieces.slot, start)
         return RoundPlan(number, layout.seq_length, layout.windows, frames, pieces, start, totals, running, cost)
@@ -126,7 +134,8 @@ class Planner:
     def _line(self, number: int) -> tuple[FrameTable, NDArray[np.int64], NDArray[np.int64]]:
         """Lay the frames of a round end to end, window after window.
 
-        The frames, all document lengths, documents of each frame.
+        Returns:
+            the frames, tokens of all documents by member (int64 [documents, members]), documents of each frame.
         """
         begin, end = self.blend.positions(number), self.blend.positions(number + 1)
         runs = [axis.frames_between(b, e) for axis, b, e in zip(self.axes, begin, end, strict=True)]
@@ -143,12 +152,14 @@ class Planner:
             order = order[np.argsort(window[order], kind="stable")]
         lengths = [lengths[row] for row in order.tolist()]
         documents = np.array([len(part) for part in lengths], np.int64)
-        return table.take(order), np.concatenate([*lengths, np.empty(0, np.int64)]).astype(np.int64), documents
+        nothing = np.empty((0, self.layout.members), np.int64)
+        return table.take(order), np.concatenate([*lengths, nothing]).astype(np.int64), documents
 
     def _lengths_of(self, table: FrameTable, row: int) -> NDArray[np.int32]:
         axis, shard, frame = self.axes[int(table.source[row])], int(table.shard[row]), int(table.frame[row])
         index = axis.lengths.index(shard)
-        return index.lengths[index.first_document[frame] : index.first_document[frame + 1]]
+        by_document = index.lengths.reshape(-1, self.layout.members)
+        return by_document[index.first_document[frame] : index.first_document[frame + 1]]
 
     def _size(self, lengths: NDArray[np.int32]) -> int:
         """What a frame counts for when windows are made alike."""
@@ -157,7 +168,8 @@ class Planner:
     def _totals(
         self, frames: FrameTable, lengths: NDArray[np.int64], documents: NDArray[np.int64], lost: Lost
     ) -> SourceTotals:
-        per_frame = np.diff(np.concatenate([[0], np.cumsum(lengths)])[np.concatenate([[0], np.cumsum(documents)])])
+        before = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
+        per_frame = np.diff(before[np.concatenate([[0], np.cumsum(documents)])])
         amounts = (per_frame, lost.truncated_tokens, lost.dropped_documents, lost.dropped_tokens)
         return SourceTotals(
             *(np.bincount(frames.source, weights=a, minlength=len(self.axes)).astype(np.int64) for a in amounts)
@@ -173,6 +185,5 @@ def require_progress(plan: RoundPlan, empty_rounds: int) -> None:
     if empty_rounds >= 1000:
         raise StreampipeError(
             f"{empty_rounds} rounds up to round {plan.round} gave no sequence at all: every document was dropped as "
-            "overlong; "
-            f"choose packing.overlong: split or truncate, or a longer seq_length"
+            f"overlong; choose packing.overlong: split or truncate, or a longer seq_length"
         )

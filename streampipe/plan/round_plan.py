@@ -101,35 +101,29 @@ class RunningSums:
     """Sums over the sequences before each one: a span `[first, last)` is one subtraction.
 
     Attributes:
-        tokens, documents: int64 [N + 1, sources]; documents count where they start.
-        pieces_going_on: int64 [N + 1], pieces whose last token has a target in another sequence.
-        all_tokens: int64 [N + 1].
+        tokens, documents: int64 [N + 1, sources]; documents count where they start, a pair once.
     """
 
     tokens: NDArray[np.int64]
     documents: NDArray[np.int64]
-    pieces_going_on: NDArray[np.int64]
-    all_tokens: NDArray[np.int64]
 
 
 def running_sums(
     source: NDArray[np.int64], sources: int, pieces: Pieces, sequence_start: NDArray[np.int64]
 ) -> RunningSums:
     """Sum pieces over sequences; `source` is that of each piece, int64 [P]."""
-    tokens = np.stack(
-        [_before(np.where(source == s, pieces.length, 0), sequence_start) for s in range(sources)], axis=1
-    )
-    begun = pieces.start == 0
-    documents = np.stack([_before(begun & (source == s), sequence_start) for s in range(sources)], axis=1)
-    return RunningSums(
-        tokens, documents, _before(pieces.goes_on, sequence_start), _before(pieces.length, sequence_start)
-    )
+    own = [source == number for number in range(sources)]
+    tokens = np.stack([sums_before(np.where(of, pieces.length, 0), sequence_start) for of in own], axis=1)
+    begun = (pieces.start == 0) & (pieces.member == 0)
+    documents = np.stack([sums_before(begun & of, sequence_start) for of in own], axis=1)
+    return RunningSums(tokens, documents)
 
 
 def cost_of_sequences(slot: NDArray[np.int64], sequence_start: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return what each sequence costs to train on: int64 [N]."""
-    return np.diff(_before(slot * (slot + COST_OF_A_TOKEN), sequence_start))
+    return np.diff(sums_before(slot * (slot + COST_OF_A_TOKEN), sequence_start))
 
 
-def _before(amounts: NDArray[np.generic], sequence_start: NDArray[np.int64]) -> NDArray[np.int64]:
+def sums_before(amounts: NDArray[np.generic], sequence_start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sum over the pieces before each sequence, and over all: int64 [N + 1]."""
     return np.concatenate([[0], np.cumsum(amounts, dtype=np.int64)])[sequence_start]

@@ -59,20 +59,6 @@ class StepPlan:
     global_batch_size: int
     windows: int
 
-    def loss_tokens(self, *, aligned: bool) -> int:
-        """Return how many positions of the whole step are trained.
-
-        A piece has a target for all tokens but its last; one that goes on has that too, unless labels are unshifted.
-        """
-        trained = 0
-        for span in self.spans:
-            running, pieces = span.plan.running, span.plan.sequence_start
-            trained += int(running.all_tokens[span.last] - running.all_tokens[span.first])
-            trained -= int(pieces[span.last] - pieces[span.first])
-            if aligned:
-                trained += int(running.pieces_going_on[span.last] - running.pieces_going_on[span.first])
-        return trained
-
     def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
         """Return which sequences of the step a rank gets, in the order of its micro batches."""
         columns = (self.before.sequences + np.arange(self.global_batch_size)) % self.windows

@@ -79,6 +79,20 @@ class Source:
         """How ids are stored: little-endian uint16 or uint32."""
         return np.dtype(self.manifest.token_dtype).newbyteorder("<")
 
+    @property
+    def kind(self) -> str:
+        """What a document is: text, conversation or preference."""
+        return self.manifest.kind
+
+    @property
+    def members(self) -> int:
+        """Token members of a document: 2 for pairs, else 1."""
+        return len(self.manifest.members)
+
+    def longest_document(self) -> int:
+        """Return the tokens of the longest document, all its members together."""
+        return max((entry.longest for entry in self.shards), default=0)
+
     @cached_property
     def shard_tokens(self) -> NDArray[np.int64]:
         """Tokens of each shard: int64 [S]."""

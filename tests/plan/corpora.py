@@ -77,7 +77,7 @@ def planner(
         for axis, weight, limit in zip(axes, weights, epochs, strict=True)
     ]
     round_tokens = resolve_round_tokens(shares, windows, window_tokens, seq_length)
-    layout = Layout(seed, seq_length, windows, PackingConfig(**packing))  # type: ignore[arg-type]
+    layout = Layout(seed, seq_length, windows, PackingConfig(**({"overlong": "split"} | packing)))  # type: ignore[arg-type]
     return Planner(axes, Blend(shares, round_tokens), layout, shuffled=shuffle is not None)
 
 

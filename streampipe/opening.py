@@ -1,0 +1,140 @@
+"""The sources of a config, opened and checked: do they belong together, and does the config fit them?"""
+
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+
+from streampipe.config import SourceConfig, StreamConfig
+from streampipe.errors import ConfigError, DocumentTooLongError
+from streampipe.mock import MockSource
+from streampipe.plan.blend import Share, weight_fraction
+from streampipe.plan.pieces import PackingConfig
+from streampipe.shards.source import Source
+
+OpenedSource = Source | MockSource
+
+# Indexes that are read to count overlong documents before a stream is refused.
+_SHARDS_COUNTED = 16
+
+
+def open_sources(config: StreamConfig) -> tuple[list[OpenedSource], list[int]]:
+    """Open the sources whose weight is above 0, in the order of their names.
+
+    Returns:
+        the sources, and the position of each in `config.sources`.
+
+    Raises:
+        SourceError: when a source cannot be read.
+        ConfigError: when sources do not belong together, or the config does not fit them.
+        DocumentTooLongError: when documents are too long and the config does not say what to do with them.
+    """
+    opened: list[tuple[int, OpenedSource]] = []
+    for number, source in enumerate(config.sources):
+        if source.weight is not None and not weight_fraction(source.weight, f"$.sources[{number}].weight"):
+            continue
+        opened.append((number, _open(source, config.seed)))
+    if not opened:
+        raise ConfigError("$.sources: every weight is 0; give at least one source a weight above 0")
+    opened.sort(key=lambda pair: pair[1].name)
+    for number, each in opened:
+        if not int(each.shard_tokens.sum()):
+            raise ConfigError(
+                f"$.sources[{number}]: {each.name!r} ({each.url}) holds no document in split "
+                f"{config.sources[number].split!r}; take it out, or choose another split"
+            )
+    _check_together(opened, config)
+    for number, each in opened:
+        _check_lengths(number, each, config)
+    return [each for _, each in opened], [number for number, _ in opened]
+
+
+def share_of(config: StreamConfig, number: int, opened: OpenedSource) -> Share:
+    """Return what the blend knows of source `number`; without weights, shares follow sizes."""
+    source, tokens = config.sources[number], int(opened.shard_tokens.sum())
+    if source.weight is None:
+        return Share(source.name, Fraction(tokens), tokens, source.epochs)
+    return Share(source.name, weight_fraction(source.weight, f"$.sources[{number}].weight"), tokens, source.epochs)
+
+
+def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> PackingConfig:
+    """Return the packing with `overlong` decided: `split` for a stream with text, `error` for one without."""
+    if config.packing.overlong is not None:
+        return config.packing
+    text = any(source.kind == "text" for source in sources)
+    return msgspec.structs.replace(config.packing, overlong="split" if text else "error")
+
+
+def _open(source: SourceConfig, seed: int) -> OpenedSource:
+    if source.mock is not None:
+        return MockSource(source.name, source.mock, seed)
+    return Source.open(source.name, source.path or "", source.split, source.storage or None)
+
+
+def _check_together(opened: list[tuple[int, OpenedSource]], config: StreamConfig) -> None:
+    _, first = opened[0]
+    kinds = {each.kind for _, each in opened}
+    for number, each in opened[1:]:
+        where = f"$.sources[{number}]: {each.name!r} ({each.url})"
+        if each.tokenizer.core_hash != first.tokenizer.core_hash:
+            raise ConfigError(
+                f"{where} was made with another tokenizer than {first.name!r} ({first.url}): "
+                f"{each.tokenizer.core_hash[:16]} and {first.tokenizer.core_hash[:16]}; ids would mean different "
+                "texts, so "
+                f"build them with the same one"
+            )
+        if "preference" in kinds and len(kinds) > 1:
+            raise ConfigError(
+                f"{where} is of kind {each.kind}, {first.name!r} of kind {first.kind}; pairs are trained with another "
+                "loss, so "
+                f"give them a stream of their own"
+            )
+    _check_policy(kinds, config)
+
+
+def _check_policy(kinds: set[str], config: StreamConfig) -> None:
+    packing = config.packing
+    if packing.policy == "concat" and kinds != {"text"}:
+        raise ConfigError(
+            "$.packing.policy: concat cuts anywhere, which has no meaning for "
+            f"{' and '.join(sorted(kinds - {'text'}))} sources; "
+            f"choose best_fit"
+        )
+    if "preference" in kinds and packing.policy == "none":
+        raise ConfigError(
+            "$.packing.policy: none puts one document into a sequence, but a pair is two; choose best_fit"
+        )
+    if "preference" in kinds and packing.overlong == "split":
+        raise ConfigError("$.packing.overlong: pairs are never split; choose drop, truncate or error")
+
+
+def _check_lengths(number: int, source: OpenedSource, config: StreamConfig) -> None:
+    """Refuse documents that are too long where that is an error.
+
+    Asked for, or a conversation or pair and nothing said.
+    """
+    chosen = config.packing.overlong
+    if chosen not in ("error", None) or (chosen is None and source.kind == "text"):
+        return
+    if source.longest_document() <= config.seq_length:
+        return
+    where = f"$.sources[{number}]: {source.name!r} ({source.url})"
+    raise DocumentTooLongError(
+        f"{where}: {_count_overlong(source, config.seq_length)} longer than seq_length {config.seq_length} (the "
+        "longest has "
+        f"{source.longest_document()} tokens), and packing.overlong is error; choose "
+        f"{'drop or truncate' if source.kind == 'preference' else 'split, truncate or drop'}, or a longer seq_length"
+    )
+
+
+def _count_overlong(source: OpenedSource, seq_length: int) -> str:
+    if isinstance(source, MockSource):
+        return "documents are"
+    shards = [number for number, entry in enumerate(source.shards) if entry.longest > seq_length]
+    count = sum(int(np.sum(source.index(shard).document_lengths > seq_length)) for shard in shards[:_SHARDS_COUNTED])
+    files = ", ".join(source.shards[shard].path for shard in shards[:3])
+    more = len(shards) > _SHARDS_COUNTED
+    return (
+        f"{'at least ' if more else ''}{count} of {int(source.shard_documents.sum())} documents, in {files}"
+        f"{' and other shards' if len(shards) > 3 else ''}, are"
+    )
