@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from streampipe import StreamConfig, config_from
 from streampipe.rng import raw_words
-from streampipe.shards import Document, InputEntry, Manifest, TokenizerInfo, encode_shard, write_manifest
-from streampipe.shards.manifest import length_histogram
+from streampipe.shards import Document, InputEntry, Manifest, Pair, TokenizerInfo, encode_shard, write_manifest
+from streampipe.shards.manifest import MEMBERS_OF_KIND, length_histogram
 from streampipe.storage import open_store
 
 SEQ_LENGTH = 128
@@ -52,16 +52,31 @@ def write_source(
 
     `backwards` writes the files in another order, which a listing may then show.
     """
+    documents = [Document(f"{i:06d}", spelled(number, i, length)) for i, length in enumerate(lengths)]
+    settings = {"frame_tokens": frame_tokens, "compression": compression, "token_dtype": token_dtype}
+    return write_documents(
+        url, documents, shards=shards, core_hash=core_hash, options=options, backwards=backwards, **settings
+    )
+
+
+def write_documents(
+    url: str | Path,
+    documents: Sequence[Document | Pair],
+    *,
+    shards: int = 3,
+    core_hash: str = "b" * 64,
+    options: Mapping[str, Any] | None = None,
+    backwards: bool = False,
+    token_dtype: str = "uint32",
+    compression: str = "zstd",
+    **settings: Any,
+) -> str:
+    """Write a source of documents of one kind; return its URL."""
     store = open_store(str(url), options)
-    parts = np.array_split(np.arange(len(lengths)), min(shards, len(lengths)))
+    settings |= {"token_dtype": token_dtype, "compression": compression}
+    parts = np.array_split(np.arange(len(documents)), min(shards, len(documents)))
     encoded = [
-        encode_shard(
-            [Document(f"{i:06d}", spelled(number, i, lengths[i])) for i in part.tolist()],
-            f"train-{shard:05d}",
-            token_dtype=token_dtype,
-            frame_tokens=frame_tokens,
-            compression=compression,
-        )
+        encode_shard([documents[i] for i in part.tolist()], f"train-{shard:05d}", **settings)
         for shard, part in enumerate(parts)
     ]
     for shard in reversed(encoded) if backwards else encoded:
@@ -69,17 +84,18 @@ def write_source(
         store.write(shard.index_name, shard.index_bytes)
     largest = 2**16 - 1 if token_dtype == "uint16" else 2**31 - 1
     tokenizer = TokenizerInfo("a" * 64, core_hash, largest + 1, largest, 0, None, None, {})
+    kind = documents[0].kind
     write_manifest(
         store,
         Manifest(
-            kind="text",
+            kind=kind,
             compression=compression,
             token_dtype=token_dtype,
-            members=["tokens"],
+            members=MEMBERS_OF_KIND[kind],
             tokenizer=tokenizer,
             splits={"train": [shard.entry for shard in encoded]},
-            histogram={"train": length_histogram(np.array(lengths))},
-            counts={"documents": len(lengths)},
+            histogram={"train": length_histogram(np.array([document.length for document in documents]))},
+            counts={"documents": len(documents)},
             inputs=[InputEntry("corpus.jsonl", 12, "c" * 64)],
             build={"seed": 1},
         ),
