@@ -7,16 +7,20 @@ import pytest
 from numpy.typing import NDArray
 
 from streampipe.shards import (
+    AnyDocument,
     Document,
     EncodedShard,
     InputEntry,
     Manifest,
+    Pair,
     Source,
     TokenizerInfo,
+    Trained,
     encode_shard,
     length_histogram,
     write_manifest,
 )
+from streampipe.shards.manifest import MEMBERS_OF_KIND, Kind
 from streampipe.storage import open_store
 
 TOKENIZER = TokenizerInfo("a" * 64, "b" * 64, 50_000, 49_999, 0, None, None, {"<|endoftext|>": 0})
@@ -33,13 +37,48 @@ def make_documents(count: int, seed: int = 0, longest: int = 200) -> list[Docume
     ]
 
 
-def make_manifest(shards: Sequence[EncodedShard], compression: str, token_dtype: str) -> Manifest:
+def make_conversations(count: int, seed: int = 1, longest: int = 120) -> list[Document]:
+    """Conversations of some turns, of which every other is trained; every third has meta data."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    return [
+        Document(f"{i:06d}", *_turns(generator, longest), origin_file=0, origin_row=i, meta=_meta(i))
+        for i in range(count)
+    ]
+
+
+def make_pairs(count: int, seed: int = 2, longest: int = 80) -> list[Pair]:
+    generator = np.random.Generator(np.random.Philox(seed))
+    return [
+        Pair(
+            f"{i:06d}",
+            Trained(*_turns(generator, longest)),
+            Trained(*_turns(generator, longest)),
+            origin_file=0,
+            origin_row=i,
+            meta=_meta(i),
+        )
+        for i in range(count)
+    ]
+
+
+def _turns(generator: np.random.Generator, longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    length = int(generator.integers(2, longest + 1))
+    spans = int(generator.integers(1, 1 + length // 2 if length < 8 else 4))
+    borders = np.sort(generator.choice(length + 1, 2 * spans, replace=False))
+    return generator.integers(0, 50_000, length), borders.reshape(-1, 2)
+
+
+def _meta(i: int) -> dict[str, object] | None:
+    return {"id": f"row {i} \u00e4", "score": 0.5, "tags": ["a", None]} if i % 3 == 0 else None
+
+
+def make_manifest(shards: Sequence[EncodedShard], compression: str, token_dtype: str, kind: Kind) -> Manifest:
     lengths = np.concatenate([shard.index.document_lengths for shard in shards])
     return Manifest(
-        kind="text",
+        kind=kind,
         compression=compression,
         token_dtype=token_dtype,
-        members=["tokens"],
+        members=MEMBERS_OF_KIND[kind],
         tokenizer=TOKENIZER,
         splits={"train": [shard.entry for shard in shards]},
         histogram={"train": length_histogram(lengths)},
@@ -55,12 +94,29 @@ def documents() -> list[Document]:
 
 
 @pytest.fixture(scope="session")
+def conversations() -> list[Document]:
+    return make_conversations(40)
+
+
+@pytest.fixture(scope="session")
+def pairs() -> list[Pair]:
+    return make_pairs(30)
+
+
+@pytest.fixture(scope="session")
+def of_kind(
+    documents: list[Document], conversations: list[Document], pairs: list[Pair]
+) -> dict[str, Sequence[AnyDocument]]:
+    return {"text": documents, "conversation": conversations, "preference": pairs}
+
+
+@pytest.fixture(scope="session")
 def write_source() -> SourceWriter:
     """Give a function that writes documents to a URL, dealt to shards in turn, and opens the source."""
 
     def write(
         url: str,
-        documents: Sequence[Document],
+        documents: Sequence[AnyDocument],
         *,
         shards: int = 2,
         compression: str = "zstd",
@@ -81,7 +137,7 @@ def write_source() -> SourceWriter:
         for shard in encoded:
             store.write(shard.shard_name, shard.shard_bytes)
             store.write(shard.index_name, shard.index_bytes)
-        write_manifest(store, make_manifest(encoded, compression, token_dtype))
+        write_manifest(store, make_manifest(encoded, compression, token_dtype, documents[0].kind))
         return Source.open("web", url)
 
     return write
@@ -89,7 +145,7 @@ def write_source() -> SourceWriter:
 
 @pytest.fixture(scope="session")
 def read_tokens() -> Callable[[Source], list[list[NDArray[np.unsignedinteger]]]]:
-    """Give a function that reads every document of a source the fast way: a list of token arrays for each shard."""
+    """Give a function that reads a source the fast way: for each shard the tokens of every member of every document."""
 
     def read(source: Source) -> list[list[NDArray[np.unsignedinteger]]]:
         found = []
@@ -100,7 +156,7 @@ def read_tokens() -> Callable[[Source], list[list[NDArray[np.unsignedinteger]]]]
                 [
                     np.frombuffer(raw, source.token_dtype, index.lengths[i], index.payload_offsets[i])
                     for f, raw in enumerate(frames)
-                    for i in range(index.first_document[f], index.first_document[f + 1])
+                    for i in range(*(index.first_document[f : f + 2] * index.members))
                 ]
             )
         return found

@@ -1,16 +1,17 @@
 """Law 5: damage is an error that names the file; it never yields other tokens or fewer documents."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streampipe.errors import ShardCorruptError, ShardMissingError, SourceError
-from streampipe.shards import Document, Source, faults
+from streampipe.shards import AnyDocument, Document, Source, faults
 
 WriteSource = Callable[..., Source]
+OfKind = dict[str, Sequence[AnyDocument]]
 ReadTokens = Callable[[Source], list[list[np.ndarray]]]
 
 
@@ -53,6 +54,26 @@ def test_200_cuts_and_200_flips_are_all_errors_that_name_the_file(
         assert verifying
         assert all(str(path) in line for line in verifying)
         assert any(word in streaming for word in ("restore", "use the release"))
+
+
+@pytest.mark.parametrize("kind", ["conversation", "preference"])
+@pytest.mark.parametrize("name", ["train-00001.tar.zst", "train-00001.index.parquet"])
+def test_50_cuts_and_flips_of_conversations_and_pairs_are_all_errors_that_name_the_file(
+    tmp_path: Path, of_kind: OfKind, write_source: WriteSource, read_tokens: ReadTokens, name: str, kind: str
+) -> None:
+    write_source(str(tmp_path), of_kind[kind])
+    path = tmp_path / name
+    sound = path.read_bytes()
+    assert _found(str(tmp_path), read_tokens) == ("", [])
+    chance = random.Random(f"{name} {kind}")
+    cuts = [sound[: chance.randrange(len(sound))] for _ in range(20)]
+    flips = [_flipped(sound, chance.randrange(8 * len(sound))) for _ in range(30)]
+    for damaged in cuts + flips:
+        path.write_bytes(damaged)
+        streaming, verifying = _found(str(tmp_path), read_tokens)
+        assert str(path) in streaming
+        assert verifying
+        assert all(str(path) in line for line in verifying)
 
 
 def _flipped(data: bytes, bit: int) -> bytes:

@@ -1,26 +1,22 @@
 """`faults` finds what no checksum can: files that are whole, correctly hashed, and wrong."""
 
-import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from uuid import uuid4
 
 import msgspec
-import numpy as np
 import pytest
-import xxhash
+from shards.forgeries import publish, reframed, renamed, sign
 
 from streampipe.shards import (
+    TOKENIZER_NAME,
     Document,
-    FrameIndex,
-    Manifest,
     Source,
     check_shard,
-    codec_for,
-    encode_index,
     faults,
     split_faults,
-    write_manifest,
+    tokenizer_hashes,
 )
 from streampipe.shards.member import END_MARKER
 
@@ -33,39 +29,6 @@ def source(documents: list[Document], write_source: WriteSource) -> Source:
     return write_source(URL, documents)
 
 
-def _publish(source: Source, index: FrameIndex, data: bytes | None = None, **changes: Any) -> Source:
-    """Put another index (and shard) in place of shard 0's, with hashes and sizes that are right."""
-    entry = source.shards[0]
-    index_bytes = encode_index(index)
-    source.store.write(entry.index_path, index_bytes)
-    fields: dict[str, Any] = {"index_bytes": len(index_bytes), "index_hash": hashlib.sha256(index_bytes).hexdigest()}
-    if data is not None:
-        source.store.write(entry.path, data)
-        fields |= {"bytes": len(data), "hash": hashlib.sha256(data).hexdigest()}
-    return _sign(source, splits={"train": [msgspec.structs.replace(entry, **fields, **changes), source.shards[1]]})
-
-
-def _sign(source: Source, **changes: Any) -> Source:
-    manifest: Manifest = msgspec.structs.replace(source.manifest, **changes)
-    write_manifest(source.store, manifest)
-    return Source.open("web", URL)
-
-
-def _reframed(source: Source, raws: Sequence[bytes]) -> Source:
-    """Replace the raw bytes of shard 0's frames, keeping everything that the index says of their documents."""
-    codec = codec_for("zstd")
-    stored = [codec.compress(raw) for raw in raws]
-    sizes = np.array([len(data) for data in stored])
-    index = replace(
-        source.index(0),
-        offset=np.cumsum(sizes) - sizes,
-        compressed_bytes=sizes,
-        raw_bytes=np.array([len(raw) for raw in raws]),
-        checksum=np.array([xxhash.xxh3_64_intdigest(data) for data in stored], np.uint64),
-    )
-    return _publish(source, index, b"".join(stored))
-
-
 def test_a_sound_source_has_no_faults(source: Source) -> None:
     assert list(faults(source)) == []
 
@@ -74,7 +37,7 @@ def test_tokens_that_are_not_where_the_index_leads_are_found(source: Source) -> 
     offsets = source.index(0).payload_offsets.copy()
     offsets[3] += 2
     offsets[5] -= 2
-    wrong = _publish(source, replace(source.index(0), payload_offsets=offsets))
+    wrong = publish(source, replace(source.index(0), payload_offsets=offsets))
     lines = list(faults(wrong))
     assert lines
     assert "train-00000.tar.zst: frame 0 at byte 0: 000006.tokens: its tokens are not at byte" in lines[0]
@@ -83,14 +46,14 @@ def test_tokens_that_are_not_where_the_index_leads_are_found(source: Source) -> 
 def test_lengths_that_changed_places_are_found(source: Source) -> None:
     lengths = source.index(0).lengths.copy()
     lengths[[0, 1]] = lengths[[1, 0]]
-    wrong = _publish(source, replace(source.index(0), lengths=lengths))
+    wrong = publish(source, replace(source.index(0), lengths=lengths))
     (line,) = faults(wrong)
     assert "frame 0 at byte 0: 000000.tokens: expected uint16 [" in line
 
 
 def test_frames_that_changed_places_are_found(source: Source) -> None:
     raws = source.read_frames([(0, f) for f in range(source.shards[0].frames)])
-    lines = list(faults(_reframed(source, [raws[0], raws[2], raws[1], *raws[3:]])))
+    lines = list(faults(reframed(source, [raws[0], raws[2], raws[1], *raws[3:]])))
     assert lines
     assert all(f"{URL}/train-00000" in line for line in lines)
 
@@ -99,47 +62,33 @@ def test_frames_that_changed_places_are_found(source: Source) -> None:
 def test_an_end_marker_in_the_middle_or_none_at_the_end_is_found(source: Source, which: int) -> None:
     raws = source.read_frames([(0, f) for f in range(source.shards[0].frames)])
     raws[which] = raws[which] + END_MARKER if which == 0 else raws[which].removesuffix(END_MARKER)
-    (line,) = faults(_reframed(source, raws))
+    (line,) = faults(reframed(source, raws))
     assert "tar end marker after the last document" in line
 
 
 def test_a_key_that_is_in_two_frames_is_found(source: Source) -> None:
     raws = source.read_frames([(0, f) for f in range(source.shards[0].frames)])
-    first, documents = raws[0][:512], raws[1]
-    renamed = _renamed(documents, first[:6])
-    (line,) = faults(_reframed(source, [raws[0], renamed, *raws[2:]]))
+    repeated = renamed(raws[1], "000000.tokens.npy")
+    (line,) = faults(reframed(source, [raws[0], repeated, *raws[2:]]))
     assert "keys must be unique in a shard, but '000000' is in an earlier frame too" in line
-
-
-def _renamed(raw: bytes, key: bytes) -> bytes:
-    """Give the first document of a raw frame another key, with the checksum that belongs to it."""
-    head = bytearray(raw[:512])
-    head[: len(key)] = key
-    head[148:156] = b" " * 8
-    head[148:156] = b"%06o\0 " % sum(head)
-    return bytes(head) + raw[512:]
 
 
 def test_other_tokens_than_the_kind_has_are_found(source: Source) -> None:
     raws = source.read_frames([(0, f) for f in range(source.shards[0].frames)])
-    raws[0] = raws[0].replace(b".tokens.npy", b".loss.npy\0\0", 1)
-    head = bytearray(raws[0][:512])
-    head[148:156] = b" " * 8
-    head[148:156] = b"%06o\0 " % sum(head)
-    (line,) = faults(_reframed(source, [bytes(head) + raws[0][512:], *raws[1:]]))
+    (line,) = faults(reframed(source, [renamed(raws[0], "000000.loss.npy"), *raws[1:]]))
     assert "document '000000' has the members ['loss']; expected ['tokens'] (text), in this order" in line
 
 
 def test_an_array_of_another_dtype_is_found(source: Source) -> None:
     raws = source.read_frames([(0, f) for f in range(source.shards[0].frames)])
     raws[0] = raws[0].replace(b"'<u2'", b"'<i2'", 1)
-    (line,) = faults(_reframed(source, raws))
+    (line,) = faults(reframed(source, raws))
     assert "expected uint16 [" in line
     assert "got int16" in line
 
 
 def test_ids_over_the_tokenizers_are_found(source: Source) -> None:
-    wrong = _sign(source, tokenizer=msgspec.structs.replace(source.tokenizer, max_id=49_000))
+    wrong = sign(source, tokenizer=msgspec.structs.replace(source.tokenizer, max_id=49_000))
     lines = list(faults(wrong))
     assert all("is over the tokenizer's 49000" in line for line in lines)
     assert lines
@@ -147,9 +96,9 @@ def test_ids_over_the_tokenizers_are_found(source: Source) -> None:
 
 def test_a_wrong_shard_hash_or_histogram_is_found(source: Source) -> None:
     entry = msgspec.structs.replace(source.shards[0], hash="0" * 64)
-    (line,) = faults(_sign(source, splits={"train": [entry, source.shards[1]]}))
+    (line,) = faults(sign(source, splits={"train": [entry, source.shards[1]]}))
     assert f"train-00000.tar.zst: expected SHA-256 {'0' * 64}, got" in line
-    (line,) = faults(_sign(source, histogram={"train": [(256, 60)]}))
+    (line,) = faults(sign(source, histogram={"train": [(256, 60)]}))
     assert f"{URL}/manifest.json: the histogram of split 'train' is [(256, 60)]" in line
 
 
@@ -180,3 +129,37 @@ def test_a_frame_longer_than_one_read_is_checked_whole(
     source.store.write(source.shards[1].path, data[: len(data) // 2])
     (line,) = faults(source)
     assert f"ends at byte {len(data) // 2}, expected {len(data)} bytes" in line
+
+
+TOKENIZER_JSON = {"model": {"type": "BPE", "vocab": {"a": 0, "ä": 1}, "merges": []}, "normalizer": None, "version": "1"}
+
+
+def _with_tokenizer(source: Source, data: bytes) -> Source:
+    """Write the tokenizer that the manifest lists: `TOKENIZER_JSON`; and in its place `data`."""
+    of_all, core = tokenizer_hashes(json.dumps(TOKENIZER_JSON).encode())
+    source.store.write(TOKENIZER_NAME, data)
+    return sign(source, tokenizer=msgspec.structs.replace(source.tokenizer, hash=of_all, core_hash=core))
+
+
+def test_the_tokenizer_in_the_folder_must_be_the_one_that_made_the_ids(
+    documents: list[Document], write_source: WriteSource
+) -> None:
+    source = write_source(f"memory://{uuid4().hex}", documents[:4])
+    where = f"{source.url}/{TOKENIZER_NAME}"
+    for layout in ({"indent": 2}, {"ensure_ascii": False, "sort_keys": True}):
+        assert list(faults(_with_tokenizer(source, json.dumps(TOKENIZER_JSON, **layout).encode()))) == []
+    more = {**TOKENIZER_JSON, "added_tokens": [{"id": 2, "content": "<x>"}]}
+    (line,) = faults(_with_tokenizer(source, json.dumps(more).encode()))
+    assert line.startswith(f"{where}: its hash is {tokenizer_hashes(json.dumps(more).encode())[0]}, but the manifest")
+    other = {**TOKENIZER_JSON, "normalizer": {"type": "NFC"}}
+    lines = list(faults(_with_tokenizer(source, json.dumps(other).encode())))
+    assert [line.split(" is ")[0] for line in lines] == [f"{where}: its hash", f"{where}: its core_hash"]
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>", b"[1]", b"{}", b'{"model": 3}', b"\xff", b"[" * 100_000])
+def test_a_file_that_is_no_tokenizer_is_a_fault(
+    documents: list[Document], write_source: WriteSource, data: bytes
+) -> None:
+    source = write_source(f"memory://{uuid4().hex}", documents[:4])
+    (line,) = faults(_with_tokenizer(source, data))
+    assert line.startswith(f"{source.url}/{TOKENIZER_NAME}: expected the tokenizer that made the ids, but ")
