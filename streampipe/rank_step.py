@@ -26,7 +26,7 @@ class RankStep:
         segments: of all its micro batches; `row` counts over the share, `frame` over `views`.
         bounds: int64 [micro batches + 1], the first piece of each micro batch.
         rounds: the rounds that the step lies in; their frame tables stand one after the other.
-        loss_tokens: of the whole step over all ranks.
+        loss_tokens: trained tokens of the whole step over all ranks; at least 1.
     """
 
     step: StepPlan
