@@ -70,7 +70,8 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
         int(round_.trained_before[span.last] - round_.trained_before[span.first])
         for span, round_ in zip(step.spans, rounds, strict=True)
     )
-    return RankStep(step, step.before.sequences + rows, segments, bounds, rounds, loss_tokens)
+    # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
+    return RankStep(step, step.before.sequences + rows, segments, bounds, rounds, max(1, loss_tokens))
 
 
 def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: int) -> dict[str, Any]:
