@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ class InputFile:
         bytes: its size when it was found.
         kind: JSON lines, Parquet, or one document.
         packing: how lines are compressed.
+        named: whether the user named it, rather than a folder or a glob that it was found in.
     """
 
     name: str
@@ -40,6 +41,7 @@ class InputFile:
     bytes: int
     kind: FileKind
     packing: Packing = ""
+    named: bool = False
 
     @property
     def address(self) -> str:
@@ -74,7 +76,7 @@ def discover(
                 + (f" that matches --include {' '.join(include)}" if include else "")
                 + "; check the path, or quote the glob so that the shell leaves it alone"
             )
-        for name, file, _ in files:
+        for name, file in files:
             if file.address in seen:
                 raise ConfigError(
                     f"{file.address}: given twice, by {seen[file.address]!r} and by {argument!r}; name each input once"
@@ -85,8 +87,8 @@ def discover(
     return [file for _, _, file in found]
 
 
-Found = tuple[str, InputFile, bool]
-"""(relative name, file, named: by its own path rather than found in a folder or by a glob)."""
+Found = tuple[str, InputFile]
+"""(relative name, file)."""
 
 
 def _of_argument(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
@@ -94,8 +96,8 @@ def _of_argument(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _included(found: Found, include: Sequence[str]) -> bool:
-    name, _, named = found
-    if named:
+    name, file = found
+    if file.named:
         return True
     if include:
         return any(
@@ -118,18 +120,18 @@ def _local(argument: str) -> Iterator[Found]:
     json_named = bool(_JSON.search(plain))
     path = Path(plain).expanduser()
     if path.is_file():
-        yield path.name, _local_file(path, path.name, argument_is_json=json_named), True
+        yield path.name, replace(_local_file(path, path.name, argument_is_json=json_named), named=True)
     elif path.is_dir():
         for below in _walk(path):
             name = below.relative_to(path).as_posix()
-            yield name, _local_file(below, name, argument_is_json=False), False
+            yield name, _local_file(below, name, argument_is_json=False)
     elif _MAGIC.search(plain):
         root = _fixed_part(plain)
         base = Path(root or ".").expanduser()
         for below in base.glob(plain[len(root) :].lstrip("/")):
             if below.is_file():
                 name = below.relative_to(base).as_posix()
-                yield name, _local_file(below, name, argument_is_json=json_named), False
+                yield name, _local_file(below, name, argument_is_json=json_named)
     else:
         raise ConfigError(f"{argument}: no such file or folder; check the path")
 
@@ -175,7 +177,7 @@ def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
             continue
         name = below.removeprefix(root)
         kind, packing = _kind(name, argument_is_json=json_named)
-        yield name, InputFile(name, below, argument, int(info["size"]), kind, packing), named
+        yield name, InputFile(name, below, argument, int(info["size"]), kind, packing, named)
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -8,8 +8,8 @@ from streampipe.errors import SourceError
 OnBadRow = Literal["error", "count"]
 MAX_EXAMPLES = 20
 
-SKIPPED = ("missing", "null", "empty", "blank", "no_tokens")
-"""Rows without a text: always counted, never an error."""
+SKIPPED = ("missing", "null", "empty", "blank", "no_tokens", "not_text")
+"""Rows without a text, and files in folders that are not text: always counted, never an error."""
 
 BAD = ("malformed", "not_an_object", "wrong_type", "ambiguous", "lone_surrogate", "not_utf8")
 """Rows that cannot be read: an error, or counted if the user says so."""
@@ -34,6 +34,11 @@ class Tally:
         """Count a row without a text."""
         self.reasons[reason] += 1
 
+    def not_text(self, where: str, why: str) -> None:
+        """Count a file found in a folder that is not text: never an error, since nobody asked for it by name."""
+        self.reasons["not_text"] += 1
+        self._show(where, why)
+
     def bad(self, reason: str, where: str, why: str) -> None:
         """Count a bad row, or stop.
 
@@ -46,5 +51,8 @@ class Tally:
                 path=where,
             )
         self.reasons[reason] += 1
+        self._show(where, why)
+
+    def _show(self, where: str, why: str) -> None:
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{where}: {why}")

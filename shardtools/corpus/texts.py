@@ -112,7 +112,11 @@ class TextReader:
         try:
             text = data.removeprefix(BOM).decode()
         except UnicodeDecodeError as error:
-            tally.bad("not_utf8", file.address, f"not UTF-8 text ({error.reason} at byte {error.start})")
+            why = f"not UTF-8 text ({error.reason} at byte {error.start})"
+            if file.named:
+                tally.bad("not_utf8", file.address, why)
+            else:
+                tally.not_text(file.address, why)
             return
         yield from _document(text, file, 0, tally)
 

@@ -88,14 +88,14 @@ def test_a_folder_of_code_is_one_document_a_file(build, tmp_path, texts, capsys)
     (code / "deep" / "a.py").write_text("print('a \u2028')\n")
     (code / "empty.py").write_text("")
     (code / "binary.bin").write_bytes(b"\xff\xfe\x00")
-    build(code, code=1)
-    assert "binary.bin" in capsys.readouterr().err
     folder = build(code, "--include", "*.py")
     assert texts(folder) == ["print('b')\r\n", "print('a \u2028')\n"]
-    folder = build(code, "--on-bad-row", "count", output=tmp_path / "counted")
+    folder = build(code, output=tmp_path / "counted")
     assert len(texts(folder)) == 2
-    assert json.loads((folder / "manifest.json").read_bytes())["counts"] == {"empty": 1, "not_utf8": 1}
-    assert "binary.bin" in capsys.readouterr().err
+    assert json.loads((folder / "manifest.json").read_bytes())["counts"] == {"empty": 1, "not_text": 1}
+    assert "binary.bin" in capsys.readouterr().err, "a file that is not text is left out of a folder, and named"
+    build(code / "binary.bin", output=tmp_path / "named", code=1)
+    assert "binary.bin: not UTF-8 text" in capsys.readouterr().err, "asked for by name, it is an error"
 
 
 @pytest.mark.parametrize(
