@@ -148,7 +148,8 @@ def _spans(where: str, given: ArrayLike, length: int) -> NDArray[Any]:
     try:
         check_spans(loss, length)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}; leave out documents that have nothing to train") from error
+        cure = "sort the spans and join those that overlap" if loss.size else "leave out what has nothing to train"
+        raise ValueError(f"{where}: {error}; {cure}") from error
     return np.ascontiguousarray(loss, "<i4")
 
 
