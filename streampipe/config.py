@@ -161,6 +161,18 @@ def _check_source(source: SourceConfig, where: str) -> None:
         raise ConfigError(f"{where}.epochs: must be at least 1, or null for no limit, but got {source.epochs}")
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """YAML in which a key that is written twice is an error, not overruled by the second."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> StreamConfig:
     """Read a stream from a YAML file.
 
@@ -172,7 +184,7 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         ConfigError: with the file and the path of the key inside it.
     """
     try:
-        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        raw = yaml.load(Path(path).read_text(encoding="utf-8"), _OnceLoader)  # noqa: S506 (a safe loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the config ({error.strerror or error})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -208,8 +220,10 @@ def _explain(message: str) -> str:
         key, where = match.group(1), match.group(2) or "$"
         reason = "this release does not build it yet" if key in _NOT_BUILT else "no such key"
         return f"{where}.{key}: {reason}; remove it"
-    match = re.match(r"(.+) - at `(.+)`", message)
-    return f"{match.group(2)}: {match.group(1)}" if match else f"$: {message}"
+    match = re.match(r"(.+) - at (`key` in )?`(.+)`", message)
+    if not match:
+        return f"$: {message}"
+    return f"{match.group(3)}: {'a key: ' if match.group(2) else ''}{match.group(1)}"
 
 
 def _override(data: Any, key: str, value: Any) -> None:

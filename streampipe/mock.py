@@ -7,7 +7,7 @@ memory.
 import statistics
 from collections import OrderedDict
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -60,7 +60,7 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"{where}: need 1 <= min <= max <= {_SHARD_TOKENS}, but got min {self.min}, max {self.max}"
             )
-        if self.mean <= 0 or self.sigma < 0:
+        if not (0 < self.mean < inf and 0 <= self.sigma < inf):
             raise ConfigError(f"{where}: need mean > 0 and sigma >= 0, but got mean {self.mean}, sigma {self.sigma}")
         if not 1 <= self.vocab_size <= 2**31:
             raise ConfigError(f"{where}.vocab_size: must be within 1 and 2^31, but got {self.vocab_size}")

@@ -53,7 +53,7 @@ class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unit = next((u for u in _UNITS if text.endswith(u)), "")
         try:
             return int(float(text.removesuffix(unit)) * _UNITS.get(unit, 1))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ConfigError(
                 f"$.storage.prefetch_bytes: must be a size such as 256MiB or 268435456, but got {self.prefetch_bytes!r}"
             ) from error
