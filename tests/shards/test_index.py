@@ -114,6 +114,7 @@ def _contradictions(index: FrameIndex) -> dict[str, dict[str, Any]]:
             "payload_offsets": changed(index.payload_offsets, 3, 2**40)
         },
         "at least one token, inside their frame": {"payload_offsets": changed(index.payload_offsets, 0, -(2**40))},
+        "multiples of 2, the bytes of a token": {"payload_offsets": changed(index.payload_offsets, 3, -1)},
         "the sum of its `lengths`": {"tokens": changed(index.tokens, 0, 1)},
         "the manifest says .* tokens": {"lengths": changed(index.lengths, 0, 1)},
     }

@@ -76,7 +76,16 @@ def test_one_shard_holds_one_kind(of_kind: OfKind) -> None:
 
 @pytest.mark.parametrize(
     "meta",
-    [{"a": float("nan")}, {"a": {1, 2}}, {1: "a"}, {"a": (1, 2)}, {"a": "\ud800"}, {"a": {None: 1}}, {"a": b"x"}],
+    [
+        {"a": float("nan")},
+        {"a": float("-inf")},
+        {"a": {1, 2}},
+        {1: "a"},
+        {"a": (1, 2)},
+        {"a": "\ud800"},
+        {"a": {None: 1}},
+        {"a": b"x"},
+    ],
 )
 def test_meta_that_json_would_change_is_refused_by_key(meta: Any) -> None:
     with pytest.raises(ValueError, match="document 'k': meta must be a JSON object"):
