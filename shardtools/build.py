@@ -2,22 +2,25 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
 from shardtools.corpus.origins import input_entries
-from shardtools.engines.board import Board
-from shardtools.engines.local import run_tasks
+from shardtools.engines.engine import Engine
+from shardtools.engines.local import LocalEngine
 from shardtools.job import Job, prepare
-from shardtools.ledger import TaskRecord, clear_ledger, finished_tasks, locked, write_plan
-from shardtools.options import BuildRequest
+from shardtools.ledger import Seen, build_files, clear_ledger, write_plan
+from shardtools.locks import locked
+from shardtools.options import VALIDATION, BuildRequest
 from shardtools.output import Output, missing_files
-from shardtools.progress import SLOW_SECONDS, Progress
+from shardtools.progress import Progress
+from shardtools.publish import publish
+from shardtools.scratch import Scratch
+from shardtools.sequence import BuildSequence, Made
 from streampipe.errors import StreampipeError
-from streampipe.shards import MANIFEST_NAME, Manifest, ShardEntry, token_dtype_for, write_manifest
-from streampipe.storage import Store
-
-TOKENIZER_NAME = "tokenizer.json"
+from streampipe.shards import MANIFEST_NAME, TOKENIZER_NAME, Manifest, ShardEntry
+from streampipe.shards.manifest import MEMBERS_OF_KIND, BuildValue
+from streampipe.storage import open_store
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class BuildResult:
         output: the folder.
         split: of the source.
         documents, tokens, shards, bytes: of the split.
-        skipped: rows left out, by reason.
+        held_out: documents moved to the split for validation.
+        skipped: rows left out or altered, by reason.
         kept_shards: shards that an earlier, killed run had made.
         already_built: whether there was nothing to do.
         seconds: of this run.
@@ -41,6 +45,7 @@ class BuildResult:
     tokens: int
     shards: int
     bytes: int
+    held_out: int
     skipped: dict[str, int]
     kept_shards: int
     already_built: bool
@@ -49,7 +54,7 @@ class BuildResult:
 
 
 def build(request: BuildRequest, progress: Progress) -> BuildResult:
-    """Build one split of a source.
+    """Build one split of a source, and the held-out one if there is to be one.
 
     Raises:
         ConfigError: if the request cannot work, or the output holds something else.
@@ -57,119 +62,113 @@ def build(request: BuildRequest, progress: Progress) -> BuildResult:
     """
     started = time.monotonic()
     job = prepare(request, progress)
-    with locked(job.store, request.output):
-        output = Output.look(job.store, overwrite=request.overwrite)
+    with locked(open_store(request.output, request.storage), request.output) as hold:
+        output = Output.look(job.output, overwrite=request.overwrite)
         if not request.overwrite and output.is_built(request.options.split, job.identity) and output.manifest:
-            _tidy(job.store)
-            return _result(request, output.manifest, started, [], already_built=True)
+            _tidy(job)
+            return _result(request, output.manifest, started, None)
         base = output.manifest if output.manifest and job.joins(output.manifest) else None
         if base is not None:
             job = job.joining(base)
         output.make_room(job.plan, base, overwrite=request.overwrite)
-        job.store.sweep()
-        write_plan(job.store, job.plan)
+        job.output.sweep()
+        write_plan(job.output, job.plan)
         _keep_tokenizer(job)
-        kept = finished_tasks(job.store, job.plan, bad_rows=request.options.on_bad_row == "count")
-        records = [*kept.values(), *_run(job, set(kept), progress)]
-        manifest = _finish(job, base, sorted(records, key=lambda record: record.number))
-        _tidy(job.store)
-    return _result(request, manifest, started, list(kept.values()), already_built=False)
+        with open_engine(job) as engine:
+            made = BuildSequence(job, engine, progress, Scratch(job.scratch(), job.plan.fingerprint)).run()
+        manifest = _manifest(job, base, made)
+        hold.check()
+        manifest = publish(job.output, manifest, progress, replacing=base is not None)
+        _tidy(job)
+    return _result(request, manifest, started, made)
+
+
+def open_engine(job: Job) -> AbstractContextManager[Engine]:
+    """Return the engine that was asked for; what is in this process's memory stays in this process."""
+    request = job.request
+    if request.engine == "ray":
+        from shardtools.engines.ray import RayEngine  # noqa: PLC0415
+
+        return RayEngine(job.recipe(), request.workers, request.ray_address)
+    in_memory = any(url.startswith("memory://") for url in (request.output, *request.inputs, request.scratch))
+    return LocalEngine(job.recipe(), 1 if in_memory else request.workers)
 
 
 def _keep_tokenizer(job: Job) -> None:
     try:
-        same = job.store.read(TOKENIZER_NAME) == job.tokenizer_file.data
+        same = job.output.read(TOKENIZER_NAME) == job.tokenizer_file.data
     except FileNotFoundError:
         same = False
     if not same:
-        job.store.write(TOKENIZER_NAME, job.tokenizer_file.data)
+        job.output.put(TOKENIZER_NAME, job.tokenizer_file.data)
 
 
-def _run(job: Job, kept: set[int], progress: Progress) -> list[TaskRecord]:
-    """Run what is not done yet and return its records."""
-    todo = [task for task in job.tasks.tasks if task.number not in kept]
-    if kept:
-        progress.note(f"going on: {len(kept)} of {len(job.tasks.tasks)} shards are there from an earlier run")
-    records: list[TaskRecord] = []
-
-    def report(board: Board, ended: list[TaskRecord]) -> None:
-        records.extend(ended)
-        progress.update(*board.totals(), board.slow(SLOW_SECONDS))
-
-    progress.start(sum(task.tokens for task in todo))
-    in_memory = any(url.startswith("memory://") for url in (job.request.output, *job.request.inputs))
-    run_tasks(todo, job.writer_recipe(), 1 if in_memory else job.request.workers, report)
-    documents = sum(record.entry.documents for record in records if record.entry)
-    progress.finish(documents, sum(record.entry.tokens for record in records if record.entry))
-    for example in [example for record in records for example in record.examples][:20]:
-        progress.note(f"left out: {example}")
-    return records
-
-
-def _finish(job: Job, base: Manifest | None, records: Sequence[TaskRecord]) -> Manifest:
-    """Write the manifest, once everything that it lists is there."""
+def _manifest(job: Job, base: Manifest | None, made: Made) -> Manifest:
+    """Return what is to be published, once everything that it lists is there."""
     options = job.request.options
-    entries = [record.entry for record in records if record.entry is not None]
-    counts: Counter[str] = Counter(base.counts if base else {})
-    histogram: Counter[int] = Counter()
-    for record in records:
-        counts.update(record.counts)
-        histogram.update(dict(record.histogram))
-    if not entries:
-        raise _no_documents(job, records, counts)
+    counts = Counter(base.counts if base else {}) + Counter(made.seen.counts)
+    entries: dict[str, list[ShardEntry]] = {split: [] for split in options.splits}
+    histograms: dict[str, Counter[int]] = {split: Counter() for split in options.splits}
+    for record in made.records:
+        if record.entry is not None:
+            entries[record.split].append(record.entry)
+            histograms[record.split].update(dict(record.histogram))
+    if not all(entries.values()):
+        raise _no_documents(job, made.seen)
+    recorded: BuildValue = {**options.recorded(job.tokenizer.eos, job.tokenizer.bos), "fingerprint": job.identity}
     manifest = Manifest(
-        kind="text",
+        kind=job.kind,
         compression=options.compression,
-        token_dtype=token_dtype_for(job.tokenizer.max_id),
-        members=["tokens"],
+        token_dtype=job.token_dtype,
+        members=list(MEMBERS_OF_KIND[job.kind]),
         tokenizer=job.tokenizer.info(),
-        splits={**(base.splits if base else {}), options.split: entries},
-        histogram={**(base.histogram if base else {}), options.split: sorted(histogram.items())},
+        splits={**(base.splits if base else {}), **entries},
+        histogram={
+            **(base.histogram if base else {}),
+            **{split: sorted(histogram.items()) for split, histogram in histograms.items()},
+        },
         counts=dict(sorted(counts.items())),
         inputs=[*(base.inputs if base else []), *input_entries(job.tasks.scans)],
-        build={
-            **(base.build if base else {}),
-            options.split: {
-                **options.recorded(job.tokenizer.eos, job.tokenizer.bos),
-                "fingerprint": job.identity,
-            },
-        },
+        build={**(base.build if base else {}), **dict.fromkeys(options.splits, recorded)},
     )
-    missing = missing_files(job.store, manifest, options.split)
+    missing = missing_files(job.output, manifest, options.splits)
     if missing:
         raise StreampipeError(
-            f"{job.store.url}: {missing[0]}, so no manifest is written; "
+            f"{job.output.url}: {missing[0]}, so no manifest is written; "
             f"something removed it during the build: run it again"
         )
-    return write_manifest(job.store, manifest)
+    return manifest
 
 
-def _no_documents(job: Job, records: Sequence[TaskRecord], counts: Counter[str]) -> StreampipeError:
+def _no_documents(job: Job, seen: Seen) -> StreampipeError:
     """Leave nothing behind, and say why there was nothing to build."""
-    clear_ledger(job.store)
-    if MANIFEST_NAME not in job.store.names():
-        job.store.delete(TOKENIZER_NAME)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "the input is empty"
-    fields = next((record.fields for record in records if record.fields), [])
-    cure = f"; the first row without {job.request.options.text_field!r} has {', '.join(fields)}" if fields else ""
+    _tidy(job)
+    names = job.output.names()
+    if MANIFEST_NAME not in names:
+        for name in (*build_files(names), TOKENIZER_NAME):
+            job.output.delete(name)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in seen.counts.items()) or "the input is empty"
+    cure = f"; the first row without {job.request.options.text_field!r} has {', '.join(seen.fields)}" * bool(
+        seen.fields
+    )
     return StreampipeError(
         f"there is no document in {len(job.tasks.scans)} input files ({reasons}){cure}; "
         f"check the input, --text-field and --include"
     )
 
 
-def _tidy(store: Store) -> None:
-    clear_ledger(store)
-    store.sweep()
+def _tidy(job: Job) -> None:
+    Scratch(job.scratch(), job.plan.fingerprint).clear()
+    clear_ledger(job.output)
+    job.output.sweep()
 
 
-def _result(
-    request: BuildRequest, manifest: Manifest, started: float, kept: Sequence[TaskRecord], *, already_built: bool
-) -> BuildResult:
+def _result(request: BuildRequest, manifest: Manifest, started: float, made: Made | None) -> BuildResult:
     entries: list[ShardEntry] = manifest.splits[request.options.split]
+    held_out = manifest.splits[VALIDATION] if request.options.validation else []
     seconds = time.monotonic() - started
     tokens = sum(entry.tokens for entry in entries)
-    made = 0 if already_built else tokens - sum(record.entry.tokens for record in kept if record.entry)
+    encoded = sum(entry.tokens for entry in (*entries, *held_out)) - made.kept_tokens if made else 0
     return BuildResult(
         output=request.output,
         split=request.options.split,
@@ -177,11 +176,12 @@ def _result(
         tokens=tokens,
         shards=len(entries),
         bytes=sum(entry.bytes for entry in entries),
+        held_out=sum(entry.documents for entry in held_out),
         skipped=dict(manifest.counts),
-        kept_shards=sum(record.entry is not None for record in kept),
-        already_built=already_built,
+        kept_shards=made.kept if made else 0,
+        already_built=made is None,
         seconds=round(seconds, 3),
-        tokens_per_second=round(made / max(seconds, 1e-9), 1),
+        tokens_per_second=round(max(encoded, 0) / max(seconds, 1e-9), 1),
     )
 
 

@@ -1,5 +1,7 @@
 """A build that is ready to run: everything that it depends on has been looked at, nothing has been written."""
 
+import functools
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,13 +12,21 @@ from shardtools.corpus.inputs import discover
 from shardtools.corpus.tasks import TaskPlan, plan_tasks
 from shardtools.corpus.texts import TextReader
 from shardtools.engines.local import one_thread
-from shardtools.ledger import BuildPlan
+from shardtools.ledger import FOLDER, BuildPlan
+from shardtools.making import TextMaker
 from shardtools.options import BuildRequest, fingerprint, without_rule
+from shardtools.overlong import Overlong
+from shardtools.patience import PatientStore
 from shardtools.progress import Progress
+from shardtools.shuffle.order import Order
+from shardtools.shuffle.payload import PayloadDecoder
+from shardtools.stages.gather import Gather
+from shardtools.stages.scatter import Scatter
+from shardtools.text.normalize import Normalizer
 from shardtools.text.tokenizer import TextTokenizer, TokenizerFile
-from shardtools.writer import TaskWriter
+from shardtools.worker import BuildWorker
 from streampipe.errors import ConfigError
-from streampipe.shards import Manifest
+from streampipe.shards import Kind, Manifest, TokenDtype, token_dtype_for
 from streampipe.storage import Store, is_local_url, open_store
 
 
@@ -26,34 +36,48 @@ class Job:
 
     Attributes:
         request: what was asked for.
-        store: the output.
+        output: the folder to write.
         tokenizer_file: as it was read.
         tokenizer: made of it.
-        tasks: the work.
+        tasks: the slices of the input.
         identity: the hash of inputs, options and tokenizer; the manifest records it.
-        work: the same but for the rule for bad rows: what a finished shard depends on.
+        work: the same but for the rules for bad rows: what a finished shard depends on.
+        kind: of the source.
         origin_offset: how many inputs the manifest lists before those of this build.
     """
 
     request: BuildRequest
-    store: Store
+    output: PatientStore
     tokenizer_file: TokenizerFile
     tokenizer: TextTokenizer
     tasks: TaskPlan
     identity: str
     work: str
+    kind: Kind = "text"
     origin_offset: int = 0
 
     @property
     def plan(self) -> BuildPlan:
         """What marks the folder as belonging to this build."""
-        return BuildPlan(fingerprint(self.work, self.origin_offset), self.request.options.split, len(self.tasks.tasks))
+        splits = list(self.request.options.splits)
+        return BuildPlan(fingerprint(self.work, self.origin_offset), splits, len(self.tasks.tasks))
+
+    @property
+    def order(self) -> Order:
+        """The order of its documents: as many buckets as there are slices, so that shards are as large as asked for."""
+        options = self.request.options
+        return Order(options.shuffle, options.seed, max(len(self.tasks.tasks), 1))
+
+    @property
+    def token_dtype(self) -> TokenDtype:
+        """How ids are stored."""
+        return token_dtype_for(self.tokenizer.max_id)
 
     def joins(self, manifest: Manifest) -> bool:
         """Tell whether the build is one more split of a finished source: the same tokens, stored the same way."""
         return (
-            self.request.options.split not in manifest.splits
-            and manifest.kind == "text"
+            not set(self.request.options.splits) & set(manifest.splits)
+            and manifest.kind == self.kind
             and manifest.compression == self.request.options.compression
             and manifest.tokenizer == self.tokenizer.info()
         )
@@ -62,31 +86,79 @@ class Job:
         """Return this build as one more split of a source."""
         return replace(self, origin_offset=len(manifest.inputs))
 
-    def writer_recipe(self) -> "WriterRecipe":
-        """Return what makes the writer of shards, in any process."""
-        return WriterRecipe(self.request, self.tokenizer_file, self.plan.fingerprint, self.origin_offset)
+    def recipe(self) -> "WorkerRecipe":
+        """Return what makes the worker, in any process."""
+        return WorkerRecipe(
+            request=self.request,
+            tokenizer_file=self.tokenizer_file,
+            fingerprint=self.plan.fingerprint,
+            order=self.order,
+            decoder=PayloadDecoder(self.kind, self.token_dtype),
+            origin_offset=self.origin_offset,
+        )
+
+    def scratch(self) -> Store:
+        """Return where documents wait."""
+        return open_store(scratch_url(self.request, self.plan.fingerprint), self.request.storage)
 
 
 @dataclass(frozen=True)
-class WriterRecipe:
-    """Makes a `TaskWriter`; can be pickled, where a tokenizer should not be."""
+class WorkerRecipe:
+    """Makes a `BuildWorker`; can be pickled, where a tokenizer should not be."""
 
     request: BuildRequest
     tokenizer_file: TokenizerFile
     fingerprint: str
+    order: Order
+    decoder: PayloadDecoder
     origin_offset: int
 
-    def __call__(self) -> TaskWriter:
-        """Load the tokenizer and open the output."""
-        options = self.request.options
-        return TaskWriter(
-            store=open_store(self.request.output, self.request.storage),
-            options=options,
-            reader=TextReader(FieldPath.parse(options.text_field), self.request.storage),
-            tokenizer=TextTokenizer(self.tokenizer_file, options.eos, options.bos),
+    def __call__(self) -> BuildWorker:
+        """Open the stores; the tokenizer is loaded once it is needed."""
+        return BuildWorker(
+            output=open_output(self.request),
+            scratch=open_store(scratch_url(self.request, self.fingerprint), self.request.storage),
+            make_scatter=functools.cache(self._scatter),
+            gather=Gather(self.request.options, self.decoder, self.origin_offset),
+            on_bad_row=self.request.options.on_bad_row,
             fingerprint=self.fingerprint,
-            origin_offset=self.origin_offset,
         )
+
+    def _scatter(self) -> Scatter:
+        options = self.request.options
+        return Scatter(
+            maker=TextMaker(
+                reader=TextReader(FieldPath.parse(options.text_field), self.request.storage),
+                tokenizer=TextTokenizer(self.tokenizer_file, options.eos, options.bos),
+                normalizer=Normalizer.parse(options.normalize),
+                overlong=Overlong.parse(options.overlong),
+            ),
+            order=self.order,
+            held_out=options.held_out_rule,
+            hashes=options.dedup == "exact",
+            token_dtype=self.decoder.token_dtype,
+            fingerprint=self.fingerprint,
+        )
+
+
+def open_output(request: BuildRequest) -> PatientStore:
+    """Return the output folder; only servers are worth waiting for."""
+    patience = 0.0 if is_local_url(request.output) else request.give_up_after
+    return PatientStore(open_store(request.output, request.storage), patience)
+
+
+def scratch_url(request: BuildRequest, fingerprint: str) -> str:
+    """Return where documents wait: a folder of this build that a rerun finds again.
+
+    Without --scratch that is inside the output, which all workers reach; for a bucket and workers of this machine, in
+    the folder for temporary files.
+    """
+    name = f"shardtools-{fingerprint[:16]}"
+    if request.scratch:
+        return f"{request.scratch.rstrip('/')}/{name}"
+    if is_local_url(request.output) or request.engine != "local":
+        return f"{request.output.rstrip('/')}/{FOLDER}"
+    return f"{tempfile.gettempdir()}/{name}"
 
 
 def prepare(request: BuildRequest, progress: Progress) -> Job:
@@ -118,7 +190,7 @@ def prepare(request: BuildRequest, progress: Progress) -> Job:
     known = msgspec.structs.asdict(tokenizer.info())
     return Job(
         request=request,
-        store=open_store(request.output, request.storage),
+        output=open_output(request),
         tokenizer_file=tokenizer_file,
         tokenizer=tokenizer,
         tasks=tasks,

@@ -4,44 +4,101 @@
 the same build and the files are there with the size and hash it names.
 """
 
-import contextlib
-import fcntl
 import hashlib
-import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from shardtools.corpus.tally import BAD
-from streampipe.errors import ConfigError
+from shardtools.corpus.tally import BAD, MAX_EXAMPLES
 from streampipe.shards import ShardEntry
 from streampipe.storage import Store, is_local_url
 
 FOLDER = ".build"
 PLAN_NAME = f"{FOLDER}/plan.json"
-LOCK_NAME = f"{FOLDER}/lock"
+SUMMARY_NAME = f"{FOLDER}/summary.json"
 
 
 class BuildPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which build a folder belongs to."""
 
     fingerprint: str
-    split: str
+    splits: list[str]
     tasks: int
 
 
+class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was seen of input: rows read, rows left out or altered by reason, bad rows in words, fields of a row."""
+
+    rows: int = 0
+    counts: dict[str, int] = {}
+    examples: list[str] = []
+    fields: list[str] = []
+
+
 class TaskRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one task made; `entry` is None if no row gave a document."""
+    """What one task made: a shard; `entry` is None if there was no document for it.
+
+    `seen` is of the slice of the input, if the shard was made of one.
+    """
 
     fingerprint: str
+    split: str
     number: int
     entry: ShardEntry | None
     histogram: list[tuple[int, int]]
-    counts: dict[str, int]
-    examples: list[str]
-    fields: list[str]
+    seen: Seen = Seen()
+
+
+class SliceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What scattering one slice of the input made: bytes of each chunk and of its hashes; see `HeldOutRule`."""
+
+    fingerprint: str
+    number: int
+    chunks: list[int]
+    hashes: int
+    documents: int
+    tokens: int
+    held_tokens: int
+    nearest: list[tuple[int, int]]
+    seen: Seen
+
+
+class CopiesRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What looking for copies in one range of hashes made: bytes of the list, and how many."""
+
+    fingerprint: str
+    number: int
+    bytes: int
+    copies: int
+
+
+class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all slices together say; with it and all shards a build can end without its scratch files."""
+
+    fingerprint: str
+    chunks: list[int]
+    threshold: int | None
+    held_out_shards: int
+    copies_parts: int
+    copies: int
+    seen: Seen
+
+
+Record = TaskRecord | SliceRecord | CopiesRecord
+
+
+def together(seen: Iterable[Seen]) -> Seen:
+    """Return what was seen in all slices, which come in order."""
+    rows, counts, examples, fields = 0, Counter[str](), list[str](), list[str]()
+    for some in seen:
+        rows += some.rows
+        counts.update(some.counts)
+        examples += some.examples[: MAX_EXAMPLES - len(examples)]
+        fields = fields or some.fields
+    return Seen(rows, dict(sorted(counts.items())), examples, fields)
 
 
 def record_name(split: str, number: int) -> str:
@@ -49,9 +106,26 @@ def record_name(split: str, number: int) -> str:
     return f"{FOLDER}/{split}-{number:05d}.json"
 
 
-def write_record(store: Store, split: str, record: TaskRecord) -> None:
-    """Store the record of a task."""
-    store.write(record_name(split, record.number), msgspec.json.encode(record))
+def write_record(store: Store, name: str, record: Record | Summary) -> None:
+    """Store a record."""
+    store.write(name, msgspec.json.encode(record))
+
+
+RecordType = TypeVar("RecordType", TaskRecord, SliceRecord, CopiesRecord, Summary)
+
+
+def read_record(store: Store, name: str, kind: type[RecordType], fingerprint: str) -> RecordType | None:
+    """Return a record of this build; None if there is none, or one of another build."""
+    try:
+        record = msgspec.json.decode(store.read(name), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+    return record if record.fingerprint == fingerprint else None
+
+
+def has_bad_rows(seen: Seen) -> bool:
+    """Tell whether rows were left out that the rule `error` would stop at."""
+    return bool(set(BAD) & set(seen.counts))
 
 
 def read_plan(store: Store) -> BuildPlan | None:
@@ -67,23 +141,20 @@ def write_plan(store: Store, plan: BuildPlan) -> None:
     store.write(PLAN_NAME, msgspec.json.encode(plan))
 
 
-def finished_tasks(store: Store, plan: BuildPlan, *, bad_rows: bool) -> dict[int, TaskRecord]:
-    """Return the records of tasks that need not be done again: same build, files whole (size and hash).
+def finished_shards(store: Store, plan: BuildPlan, split: str, count: int, *, bad_rows: bool) -> dict[int, TaskRecord]:
+    """Return the records of shards that need not be made again: same build, files whole.
 
-    With `bad_rows` false, a task that left bad rows out is to be done again, and will fail.
+    A file is whole if it has the size that its record names, and on this machine the hash too; a server stores an
+    object whole or not at all. With `bad_rows` false, a task that left bad rows out is to be done again, and will fail.
     """
     sizes = store.sizes()
     found: dict[int, TaskRecord] = {}
-    for number in range(plan.tasks):
-        name = record_name(plan.split, number)
-        if name not in sizes:
+    for number in range(count):
+        name = record_name(split, number)
+        record = read_record(store, name, TaskRecord, plan.fingerprint) if name in sizes else None
+        if record is None or record.number != number or (not bad_rows and has_bad_rows(record.seen)):
             continue
-        try:
-            record = msgspec.json.decode(store.read(name), type=TaskRecord)
-        except (FileNotFoundError, msgspec.MsgspecError):
-            continue
-        ours = record.fingerprint == plan.fingerprint and record.number == number
-        if ours and (bad_rows or not set(BAD) & set(record.counts)) and _whole(store, sizes, record.entry):
+        if _whole(store, sizes, record.entry):
             found[number] = record
     return found
 
@@ -92,52 +163,22 @@ def _whole(store: Store, sizes: dict[str, int], entry: ShardEntry | None) -> boo
     if entry is None:
         return True
     files = ((entry.path, entry.bytes, entry.hash), (entry.index_path, entry.index_bytes, entry.index_hash))
-    return all(sizes.get(name) == size for name, size, _ in files) and all(
+    if not all(sizes.get(name) == size for name, size, _ in files):
+        return False
+    return not is_local_url(store.url) or all(
         hashlib.sha256(store.read(name)).hexdigest() == wanted for name, _, wanted in files
     )
 
 
-def build_files(names: list[str], split: str | None = None) -> list[str]:
-    """Return those names that a build writes: shards, indexes, records; of one split, or of any."""
-    word = re.escape(split) if split else r"[A-Za-z0-9_][A-Za-z0-9_-]*"
-    pattern = re.compile(rf"{word}-\d{{5,}}(\.tar|\.tar\.zst|\.index\.parquet)|{re.escape(FOLDER)}/.*\.json")
+def build_files(names: Iterable[str], splits: Sequence[str] = ()) -> list[str]:
+    """Return those names that a build writes: shards, indexes, records, scratch; of some splits, or of any."""
+    word = "|".join(map(re.escape, splits)) or r"[A-Za-z0-9_][A-Za-z0-9_-]*"
+    pattern = re.compile(rf"(?:{word})-\d{{5,}}(\.tar|\.tar\.zst|\.index\.parquet)|{re.escape(FOLDER)}/.*\.(json|bin)")
     return [name for name in names if pattern.fullmatch(name)]
 
 
 def clear_ledger(store: Store) -> None:
     """Remove what is only of use while a build is unfinished."""
-    names = [name for name in store.names() if name.startswith(f"{FOLDER}/") and name.endswith(".json")]
+    names = [name for name in store.names() if name.startswith(f"{FOLDER}/") and name.endswith((".json", ".bin"))]
     for name in sorted(names, key=lambda name: name == PLAN_NAME):  # the plan goes last: it says whose the rest is
         store.delete(name)
-
-
-@contextlib.contextmanager
-def locked(store: Store, url: str) -> Iterator[None]:
-    """Hold a local output folder for one build; the system lets go of it when the process dies.
-
-    Object stores have no such lock: two builds of the same thing write the same bytes there, and different ones are
-    told apart by their plan.
-
-    Raises:
-        ConfigError: if another build is running there.
-    """
-    if not is_local_url(url):
-        yield
-        return
-    path = Path(store.url) / LOCK_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                raise BlockingIOError("the lock was removed by a build that has just ended")
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{store.url}: another build is writing there now; wait for it to end, or choose another --output"
-            ) from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # not empty: the build is unfinished
-                path.parent.rmdir()

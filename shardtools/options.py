@@ -5,13 +5,23 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from shardtools.corpus.tally import OnBadRow
+from shardtools.held_out import HeldOutRule
+from shardtools.overlong import Overlong
+from shardtools.share import Share
+from shardtools.shuffle.order import Shuffle
+from shardtools.text.normalize import Normalizer
 from streampipe.errors import ConfigError
 from streampipe.shards import FORMAT_VERSION, FRAME_TOKENS, Compression
 
-BUILD_VERSION = 1
+EngineName = Literal["local", "ray"]
+Dedup = Literal["none", "exact"]
+VALIDATION = "validation"
+"""The split that held-out documents go to."""
+
+BUILD_VERSION = 2
 """Raised when the same input and options would give other bytes."""
 
 
@@ -26,12 +36,19 @@ class BuildOptions:
         include: patterns for files in folders and globs.
         frame_tokens: a frame is closed once it holds so many tokens.
         shard_tokens: about how many tokens a shard holds.
-        seed: of the order of documents inside a shard.
+        seed: of the order of documents.
+        shuffle: over the whole corpus, inside a shard, or not at all.
+        validation: the share (`1%`) or count of documents to move to the split `validation`, "" for none.
+        validation_min: hold out at least so many.
+        overlong: the rule for long documents: `keep`, `truncate:N` or `drop:N`.
+        normalize: steps that change texts before they are encoded, in order.
+        dedup: `exact` keeps the first of rows with the same text.
         eos: the token that ends each document, "" for none, None for the tokenizer's own.
         bos: the token that begins each document, "" for none.
         compression: how frames are stored.
         level: of the compression.
         on_bad_row: stop at a row that cannot be read, or count it.
+        max_bad_rows: the share or count of bad rows above which a build that counts them fails, "" for no limit.
     """
 
     name: str = ""
@@ -41,11 +58,38 @@ class BuildOptions:
     frame_tokens: int = FRAME_TOKENS
     shard_tokens: int = 1 << 26
     seed: int = 0
+    shuffle: Shuffle = "global"
+    validation: str = ""
+    validation_min: int = 1
+    overlong: str = "keep"
+    normalize: tuple[str, ...] = ()
+    dedup: Dedup = "none"
     eos: str | None = None
     bos: str = ""
     compression: Compression = "zstd"
     level: int = 3
     on_bad_row: OnBadRow = "error"
+    max_bad_rows: str = ""
+
+    @property
+    def held_out_rule(self) -> HeldOutRule | None:
+        """What to hold out, if anything."""
+        return HeldOutRule.parse(self.validation, self.validation_min, distinct=self.dedup == "exact")
+
+    @property
+    def bad_rows_cap(self) -> Share | None:
+        """How many bad rows are too many, if any number is."""
+        return Share.parse(self.max_bad_rows, "--max-bad-rows") if self.max_bad_rows else None
+
+    @property
+    def in_stages(self) -> bool:
+        """Whether a shard can only be written once the whole input has been read."""
+        return self.shuffle == "global" or bool(self.validation) or self.dedup != "none"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that the build makes."""
+        return (self.split, VALIDATION) if self.validation else (self.split,)
 
     def check(self) -> None:
         """Refuse what cannot work.
@@ -67,6 +111,13 @@ class BuildOptions:
             )
         if not 1 <= self.level <= 22:
             raise ConfigError(f"--level must be within 1 and 22, but got {self.level}")
+        if self.validation and self.split == VALIDATION:
+            raise ConfigError(f"--validation moves documents to the split {VALIDATION!r}; give --split another name")
+        if self.max_bad_rows and self.on_bad_row == "error":
+            raise ConfigError("--max-bad-rows has no meaning with --on-bad-row error; use --on-bad-row count")
+        Overlong.parse(self.overlong)
+        Normalizer.parse(self.normalize)
+        _ = self.held_out_rule, self.bad_rows_cap
 
     def recorded(self, eos: str, bos: str) -> dict[str, str | int | bool | None]:
         """Return what the manifest says of the build: plain values, with the tokens that were really used."""
@@ -74,6 +125,7 @@ class BuildOptions:
         return {
             **values,
             "include": json.dumps(list(self.include)),
+            "normalize": ",".join(self.normalize),
             "eos": eos or None,
             "bos": bos or None,
         }
@@ -91,6 +143,10 @@ class BuildRequest:
         workers: processes.
         overwrite: whether another build in the folder may be removed.
         storage: options of the filesystems of URLs.
+        engine: where tasks run.
+        ray_address: of the Ray cluster; "" to start one on this machine.
+        scratch: the folder for documents that wait for their place; "" chooses one.
+        give_up_after: seconds to go on trying when an object store fails.
     """
 
     inputs: tuple[str, ...]
@@ -100,11 +156,15 @@ class BuildRequest:
     workers: int = 1
     overwrite: bool = False
     storage: Mapping[str, Any] = field(default_factory=dict)
+    engine: EngineName = "local"
+    ray_address: str = ""
+    scratch: str = ""
+    give_up_after: float = 60.0
 
 
 def without_rule(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded options but for the rule for bad rows, which decides whether a shard is made, not how."""
-    return {key: value for key, value in recorded.items() if key != "on_bad_row"}
+    """Return recorded options but for the rules for bad rows, which decide whether a shard is made, not how."""
+    return {key: value for key, value in recorded.items() if key not in ("on_bad_row", "max_bad_rows")}
 
 
 def fingerprint(*parts: Any) -> str:

@@ -1,10 +1,12 @@
 """What is in the output folder before a build, and what may be done about it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardtools.ledger import PLAN_NAME, BuildPlan, build_files, clear_ledger, read_plan
 from streampipe.errors import ConfigError, SourceError
 from streampipe.shards import MANIFEST_NAME, Manifest, read_manifest
+from streampipe.shards.manifest import BuildScalar, BuildValue
 from streampipe.storage import Store
 
 CURE = "choose another --output, or give --overwrite to remove what is there"
@@ -53,7 +55,7 @@ class Output:
         recorded = self.manifest.build.get(split)
         if not isinstance(recorded, dict) or recorded.get("fingerprint") != fingerprint:
             return False
-        missing = missing_files(self.store, self.manifest, split)
+        missing = missing_files(self.store, self.manifest, self._built_with(split))
         if missing:
             raise SourceError(
                 f"{self.store.url}: this source is built, but {missing[0]}; restore the file, or build again with "
@@ -76,9 +78,9 @@ class Output:
         found = read_plan(self.store)
         same = found is not None and found.fingerprint == plan.fingerprint
         if base is None and MANIFEST_NAME in self.names:
-            self._remove_source(plan.split, overwrite=overwrite)
+            self._remove_source(plan.splits[0], overwrite=overwrite)
         elif not same:
-            stale = [name for name in build_files(list(self.names), plan.split if base else None) if name != PLAN_NAME]
+            stale = [name for name in build_files(self.names, plan.splits if base else ()) if name != PLAN_NAME]
             if stale and not overwrite:
                 raise ConfigError(
                     f"{self.store.url}: holds an unfinished build of other input, options or tokenizer "
@@ -87,7 +89,7 @@ class Output:
             self._remove(stale)
 
     def _remove_source(self, split: str, *, overwrite: bool) -> None:
-        others = sorted(set(self.manifest.splits) - {split}) if self.manifest else []
+        others = sorted(set(self.manifest.splits) - set(self._built_with(split))) if self.manifest else []
         if not overwrite:
             raise ConfigError(
                 f"{self.store.url}: holds a finished build of other input, options or tokenizer "
@@ -99,7 +101,13 @@ class Output:
                 f"choose another --output, or remove the folder yourself"
             )
         self.store.delete(MANIFEST_NAME)  # first: without it the folder is no source, whatever happens next
-        self._remove(build_files(list(self.names)))
+        self._remove(build_files(self.names))
+
+    def _built_with(self, split: str) -> list[str]:
+        """Return a split and those that the same build made: the held-out documents."""
+        build = self.manifest.build if self.manifest else {}
+        own = build.get(split)
+        return [split, *(other for other, value in build.items() if isinstance(own, dict) and _same_build(own, value))]
 
     def _remove(self, names: list[str]) -> None:
         clear_ledger(self.store)
@@ -107,11 +115,16 @@ class Output:
             self.store.delete(name)
 
 
-def missing_files(store: Store, manifest: Manifest, split: str) -> list[str]:
-    """Return a sentence for each file of a split that is absent or has another size."""
+def _same_build(first: dict[str, BuildScalar], second: BuildValue | None) -> bool:
+    return isinstance(second, dict) and first.get("fingerprint") == second.get("fingerprint")
+
+
+def missing_files(store: Store, manifest: Manifest, splits: Iterable[str]) -> list[str]:
+    """Return a sentence for each file of some splits that is absent or has another size."""
     sizes = store.sizes()
     return [
         f"{name} has {sizes[name]} bytes instead of {wanted}" if name in sizes else f"{name} is gone"
+        for split in dict.fromkeys(splits)
         for entry in manifest.splits[split]
         for name, wanted in ((entry.path, entry.bytes), (entry.index_path, entry.index_bytes))
         if sizes.get(name) != wanted

@@ -4,7 +4,7 @@ import time
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from shardtools.writer import StoppedError
+from shardtools.making import StoppedError
 
 SLOT = 4
 """Numbers a task: documents, tokens, time of the last sign of life in ms, 1 while it runs."""

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -12,34 +12,96 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any
 
-from shardtools.corpus.tasks import Task
 from shardtools.engines.board import Board, SlotMeter
-from shardtools.ledger import TaskRecord
-from shardtools.writer import StoppedError, TaskWriter
+from shardtools.engines.engine import MakeWorker, Report, Worker
+from shardtools.ledger import Record
+from shardtools.making import StoppedError
+from shardtools.worker import BuildTask
 from streampipe.errors import StreampipeError
-
-MakeWriter = Callable[[], TaskWriter]
-"""Picklable; called once in each worker."""
-
-Report = Callable[[Board, list[TaskRecord]], None]
-"""Called a few times a second with the board and the records of tasks that ended since the last call."""
 
 REPORT_SECONDS = 0.25
 
 
-def run_tasks(tasks: Sequence[Task], make_writer: MakeWriter, workers: int, report: Report) -> None:
-    """Run all tasks.
+class LocalEngine:
+    """Runs tasks in this process if one worker is asked for, else in processes that live as long as the engine.
 
     Worker processes are spawned, not forked, so that no lock of a tokenizer's thread pool is inherited, and leave when
-    this process dies. The bytes written do not depend on `workers`.
+    this process dies.
 
-    Raises:
-        StreampipeError: the first error of a task; the other tasks are stopped before it is raised.
+    Args:
+        make_worker: makes the worker of a process.
+        workers: how many processes.
     """
-    if workers == 1 or len(tasks) <= 1:
-        _run_here(tasks, make_writer, report)
-    else:
-        _run_in_processes(tasks, make_writer, min(workers, len(tasks)), report)
+
+    def __init__(self, make_worker: MakeWorker, workers: int) -> None:
+        self._make_worker = make_worker
+        self._workers = workers
+        self._here: Worker | None = None
+        self._board: Board | None = None
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "LocalEngine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, tasks: Sequence[BuildTask], report: Report) -> None:
+        """Run all tasks; see `Engine`."""
+        context = multiprocessing.get_context("spawn")
+        self._board = self._board or Board(context, self._workers)
+        if self._workers == 1 or (len(tasks) <= 1 and self._pool is None):
+            self._run_here(tasks, self._board, report)
+        else:
+            self._run_in_processes(tasks, self._board, report)
+
+    def _run_here(self, tasks: Sequence[BuildTask], board: Board, report: Report) -> None:
+        ended = threading.Event()
+        meter = SlotMeter(board, 0)
+
+        def watch() -> None:
+            while not ended.wait(REPORT_SECONDS):
+                report(board, [])
+
+        watcher = threading.Thread(target=watch, name="shardtools-progress", daemon=True)
+        with one_thread():
+            worker = self._here = self._here or self._make_worker()
+            watcher.start()
+            try:
+                for task in tasks:
+                    report(board, [worker.run(task, meter)])
+            finally:
+                meter.idle()
+                ended.set()
+                watcher.join()
+
+    def _run_in_processes(self, tasks: Sequence[BuildTask], board: Board, report: Report) -> None:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            arguments = (self._make_worker, board, context.Value("i", 0))
+            self._pool = ProcessPoolExecutor(self._workers, context, _start_worker, arguments)
+        waiting: set[Future[Record]] = set()
+        failure: BaseException | None = None
+        try:
+            with _interrupts_held():
+                waiting = {self._pool.submit(_run_in_worker, task) for task in tasks}
+            while waiting and failure is None:
+                ended, waiting = wait(waiting, REPORT_SECONDS, FIRST_COMPLETED)
+                records = [future.result() for future in ended if future.exception() is None]
+                failure = next((error for future in ended if (error := future.exception())), None)
+                report(board, records)
+        finally:
+            if waiting:
+                board.stop()
+                self._pool.shutdown(wait=True, cancel_futures=True)
+        if isinstance(failure, BrokenProcessPool):
+            raise StreampipeError(
+                "a worker process died without a word (killed, or out of memory?); run the same command again to go "
+                "on, with fewer --workers or a smaller --shard-tokens if memory is short"
+            ) from failure
+        if failure is not None:
+            raise failure
 
 
 @contextmanager
@@ -56,59 +118,9 @@ def one_thread() -> Iterator[None]:
             os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
-def _run_here(tasks: Sequence[Task], make_writer: MakeWriter, report: Report) -> None:
-    board = Board(multiprocessing.get_context("spawn"), 1)
-    done: list[TaskRecord] = []
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(REPORT_SECONDS):
-            report(board, [])
-
-    watcher = threading.Thread(target=watch, name="shardtools-progress", daemon=True)
-    with one_thread():
-        writer, meter = make_writer(), SlotMeter(board, 0)
-        watcher.start()
-        try:
-            for task in tasks:
-                done.append(writer.run(task, meter))
-        finally:
-            ended.set()
-            watcher.join()
-            report(board, done)
-
-
-def _run_in_processes(tasks: Sequence[Task], make_writer: MakeWriter, workers: int, report: Report) -> None:
-    context = multiprocessing.get_context("spawn")
-    board = Board(context, workers)
-    next_slot = context.Value("i", 0)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (make_writer, board, next_slot))
-    waiting: set[Future[TaskRecord]] = set()
-    failure: BaseException | None = None
-    try:
-        with _interrupts_held():
-            waiting = {pool.submit(_run_in_worker, task) for task in tasks}
-        while waiting and failure is None:
-            ended, waiting = wait(waiting, REPORT_SECONDS, FIRST_COMPLETED)
-            records = [future.result() for future in ended if future.exception() is None]
-            failure = next((error for future in ended if (error := future.exception())), None)
-            report(board, records)
-    finally:
-        if waiting:
-            board.stop()
-        pool.shutdown(wait=True, cancel_futures=True)
-    if isinstance(failure, BrokenProcessPool):
-        raise StreampipeError(
-            "a worker process died without a word (killed, or out of memory?); "
-            "run the same command again to go on, with fewer --workers or a smaller --shard-tokens if memory is short"
-        ) from failure
-    if failure is not None:
-        raise failure
-
-
 @dataclass
 class _Worker:
-    writer: TaskWriter
+    worker: Worker
     meter: SlotMeter
 
 
@@ -129,14 +141,14 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(make_writer: MakeWriter, board: Board, next_slot: Any) -> None:
+def _start_worker(make_worker: MakeWorker, board: Board, next_slot: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, name="shardtools-parent-watch", daemon=True).start()
     with next_slot.get_lock():
         slot = next_slot.value
         next_slot.value += 1
-    _worker.append(_Worker(make_writer(), SlotMeter(board, slot)))
+    _worker.append(_Worker(make_worker(), SlotMeter(board, slot)))
 
 
 def _leave_with_parent() -> None:
@@ -146,10 +158,10 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _run_in_worker(task: Task) -> TaskRecord:
+def _run_in_worker(task: BuildTask) -> Record:
     worker = _worker[0]
     try:
-        return worker.writer.run(task, worker.meter)
+        return worker.worker.run(task, worker.meter)
     except StoppedError as error:
         raise StreampipeError("stopped, because another task failed or the build was interrupted") from error
     finally:

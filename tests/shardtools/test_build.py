@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import shardtools.build as building
+import shardtools.publish as publishing
 from shardtools.cli import main
-from shardtools.ledger import locked
+from shardtools.locks import locked
 from streampipe.shards import Source
 from streampipe.storage import open_store
 
 SMALL = ("--shard-tokens", 8_000, "--frame-tokens", 1_000)
+SHARD = ("--shuffle", "shard")
 
 
 def wanted(corpus):
@@ -200,14 +201,14 @@ def test_a_build_that_stopped_at_a_bad_row_goes_on_when_told_to_count_it(build, 
     bad = tmp_path / "bad.jsonl"
     lines = corpus.read_bytes().splitlines(keepends=True)
     bad.write_bytes(b"".join([*lines[:300], b"{broken\n", *lines[300:]]))
-    folder = build(bad, *SMALL, code=1)
+    folder = build(bad, *SMALL, *SHARD, code=1)
     finished = {path: path.stat().st_mtime_ns for path in folder.glob("*.tar.zst")}
     assert len(finished) > 3
-    build(bad, *SMALL, "--on-bad-row", "count")
+    build(bad, *SMALL, *SHARD, "--on-bad-row", "count")
     assert "bad.jsonl:301" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert contents(folder) == contents(build(bad, *SMALL, "--on-bad-row", "count", output=tmp_path / "fresh"))
-    build(bad, *SMALL, code=2)
+    assert contents(folder) == contents(build(bad, *SMALL, *SHARD, "--on-bad-row", "count", output=tmp_path / "fresh"))
+    build(bad, *SMALL, *SHARD, code=2)
 
 
 def test_a_lost_part_of_an_unfinished_build_is_made_again(build, corpus, contents):
@@ -223,13 +224,13 @@ def test_a_lost_part_of_an_unfinished_build_is_made_again(build, corpus, content
 
 def unfinished(build, corpus, folder: Path) -> None:
     """Leaves a build whose shards are all there and whose manifest is not."""
-    write = building.write_manifest
-    building.write_manifest = stop
+    write = publishing.write_manifest
+    publishing.write_manifest = stop
     try:
         with pytest.raises(KeyError):
             build(corpus, *SMALL)
     finally:
-        building.write_manifest = write
+        publishing.write_manifest = write
     assert not (folder / "manifest.json").exists()
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from shardtools.cli import main, storage_options
+from shardtools.arguments import storage_options
+from shardtools.cli import main
 from shardtools.stats import padding_forecast, quantiles
 from shardtools.tables import bar, in_bytes
 from streampipe.errors import ConfigError
