@@ -157,7 +157,7 @@ def _digest(args: argparse.Namespace) -> int:
     else:
         digests = list(digest_steps(config, args.steps, _dp_size(args), cursor))
     if args.save_cursor and digests:
-        Path(args.save_cursor).write_text(json.dumps(digests[-1]["cursor"], sort_keys=True))
+        Path(args.save_cursor).write_text(json.dumps(digests[-1]["cursor"], sort_keys=True, separators=(",", ":")))
     if args.json:
         print(json.dumps({"steps": [{"step": d["step"], "sha256": d["sha256"]} for d in digests]}))
     else:
