@@ -26,15 +26,15 @@ class Renderer:
     raise RenderError, which stops a build.
 
     Args:
-        tokenizer: the file that makes the ids.
+        tokenizer: the file that makes the ids, or what was made of it for another renderer.
         template: the chat template.
         options: what is trained.
-        eos: the end token; None for the tokenizer's own.
+        eos: the end token; None for the tokenizer's own, or the one that it was made with.
     """
 
     def __init__(
         self,
-        tokenizer: TokenizerFile,
+        tokenizer: TokenizerFile | ChatTokenizer,
         template: ChatTemplate,
         options: RenderOptions | None = None,
         eos: str | None = None,
@@ -42,7 +42,10 @@ class Renderer:
         self.options = options or RenderOptions()
         named = [value for key, value in template.tokens.items() if key in template.control and value]
         stop = [self.options.stop] if self.options.stop else []
-        self.tokenizer = ChatTokenizer(tokenizer, [*named, *stop], eos)
+        if isinstance(tokenizer, TokenizerFile):
+            tokenizer = ChatTokenizer(tokenizer, [*named, *stop], eos)
+        tokenizer.require([*named, *stop])
+        self.tokenizer = tokenizer
         quoting = Quoting(self.tokenizer.control, parse=self.options.parse_special)
         self._stage = Stage(self.tokenizer, template, quoting)
         self.template = template
@@ -164,11 +167,19 @@ class Renderer:
         return wanted
 
     def _spans(self, play: Play, wanted: Sequence[int]) -> tuple[str, list[Span] | None]:
-        """Return the text and its spans, None where the template writes history anew."""
+        """Return the text and its spans, None where the template writes history anew.
+
+        Raises:
+            RenderError: `no_prefix`, whatever the options: no document would be what a server shows.
+        """
         if self.template.marks_generation:
             return generation_spans(play, wanted)
         text = play.render()
-        found = [turn_of(play, i, text).span_in(text) for i in wanted]
+        turns = [turn_of(play, i, text) for i in wanted]
+        for i, turn in zip(wanted, turns, strict=True):
+            if turn.start is None:
+                raise self._no_prefix(turn.text, i)
+        found = [turn.span_in(text) for turn in turns]
         spans = [span for span in found if span is not None]
         return text, spans if len(spans) == len(found) else None
 

@@ -84,16 +84,23 @@ class ChatTokenizer:
         named_bos = special.configured(file.config, "bos_token")
         self.bos = named_bos or ("" if file.config is not None else _only(special.BEGINNINGS, ids))
         self.eos = eos or special.configured(file.config, "eos_token") or _only(special.DOCUMENT_ENDS, ids)
-        missing = [token for token in (*control, eos or "") if token and token not in ids]
-        if missing:
-            raise ConfigError(
-                f"the tokenizer has no token {', '.join(map(repr, missing))}, which the chat template needs; "
-                f"add it by --add-special-tokens, or name another one for the template"
-            )
         named = {token for token in (*control, self.bos, self.eos) if token in ids}
         self.control = sorted(steering & set(ids) | named, key=lambda token: (-len(token), token))
         self.dtype = np.dtype(np.uint16 if max(ids.values()) < 1 << 16 else np.uint32)
         self._add_aliases(ids, {token["content"]: token for token in added})
+        self.require([*control, *([eos] if eos else [])])
+
+    def require(self, tokens: Sequence[str]) -> None:
+        """Check that tokens steer the model.
+
+        Raises:
+            ConfigError: the tokenizer has no such token.
+        """
+        if missing := [token for token in tokens if token not in self._aliases]:
+            raise ConfigError(
+                f"the tokenizer has no token {', '.join(map(repr, missing))}, which the chat template needs; "
+                f"add it by --add-special-tokens, or name another one for the template"
+            )
 
     def _add_aliases(self, ids: dict[str, int], added: dict[str, Any]) -> None:
         self._aliases = {token: f"{_ALIAS}{i}{_ALIAS_END}" for i, token in enumerate(self.control)}
@@ -181,12 +188,12 @@ def _cleaned(script: Script) -> tuple[str, tuple[Span, ...]]:
 
 def _adds_bos(content: dict[str, Any], file: TokenizerFile) -> bool:
     """Whether the tokenizer begins a text with its begin token when it is left alone."""
-    if content.get("post_processor") is not None:
-        original = Tokenizer.from_str(file.data.decode())
-        ids = original.encode("a").ids
-        bos = special.configured(file.config, "bos_token")
-        names = special.BEGINNINGS if bos is None else (bos,)
-        if ids and ids[0] in {original.token_to_id(name) for name in names}:
+    bos = special.configured(file.config, "bos_token")
+    names = special.BEGINNINGS if bos is None else (bos,)
+    processor = content.get("post_processor") or {}
+    for part in processor.get("processors", [processor]):
+        first = (part.get("single") or [{}])[0]
+        if first.get("SpecialToken", {}).get("id") in names or (part.get("cls") or [None])[0] in names:
             return True
     config = json.loads(file.config) if file.config is not None else {}
     return bool(config.get("add_bos_token"))

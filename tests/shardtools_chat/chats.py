@@ -12,6 +12,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from shardtools.masks import Renderer, RenderOptions
+from shardtools.masks.tokens import ChatTokenizer
 from shardtools.schemas import Conversation, Message
 from shardtools.templates import ChatTemplate
 from shardtools.text.tokenizer import TokenizerFile
@@ -88,10 +89,18 @@ def decoded_marked(renderer: Renderer, rendered) -> str:
     return "".join([*pieces, decode(rendered.tokens[at:])])
 
 
+_read: list[tuple[TokenizerFile, ChatTokenizer]] = []
+
+
 def renderer(tokenizer: TokenizerFile, template: str | ChatTemplate, **options) -> Renderer:
+    """A renderer; what is made of a tokenizer is kept, since reading a large one takes a second."""
     if isinstance(template, str):
         template = ChatTemplate.load(template)
-    return Renderer(tokenizer, template, RenderOptions(**options))
+    ready = next((made for file, made in _read if file is tokenizer), None)
+    if ready is None:
+        ready = ChatTokenizer(tokenizer)
+        _read.append((tokenizer, ready))
+    return Renderer(ready, template, RenderOptions(**options))
 
 
 def _cache() -> Path:

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
+from shardtools_chat import chats
 
 from shardtools.text.tokenizer import TokenizerFile
-from shardtools_chat import chats
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,9 @@ def test_w13_qwen3_rewrites_history_and_asks_what_to_train(qwen):
 def test_w13_expanding_gives_each_turn_as_serving_sees_it(qwen):
     made = qwen(history="expand")
     first, second = made.conversation(chat(("u", "Q1"), THINKS[0], ("u", "Q2"), THINKS[1]))
-    assert decoded_marked(made, first).endswith("Q1<|im_end|>\n<|im_start|>assistant\n⟦<think>\nR1\n</think>\n\nA1<|im_end|>\n⟧")
+    assert decoded_marked(made, first).endswith(
+        "Q1<|im_end|>\n<|im_start|>assistant\n⟦<think>\nR1\n</think>\n\nA1<|im_end|>\n⟧"
+    )
     assert decoded_marked(made, second) == (
         "<|im_start|>user\nQ1<|im_end|>\n<|im_start|>assistant\nA1<|im_end|>\n<|im_start|>user\nQ2<|im_end|>\n"
         "<|im_start|>assistant\n⟦<think>\nR2\n</think>\n\nA2<|im_end|>\n⟧"
@@ -95,6 +97,13 @@ def test_w13_qwen35_prompts_that_begin_the_thought_are_not_trained(qwen3, templa
     ]
 
 
+def test_a_prompt_that_is_no_beginning_of_the_answer_is_an_error_whatever_was_chosen(qwen3, templates):
+    made = renderer(qwen3, ChatTemplate.load(str(templates / "deepseekv3.jinja")), history="expand")
+    with pytest.raises(RenderError, match=r"generation prompt .* no beginning of message 1") as caught:
+        made.conversation(chat(("u", "Q"), ("a", "A")))
+    assert caught.value.reason == "no_prefix"
+
+
 def test_w12_two_tool_results_are_in_one_user_block(qwen):
     two = Message("assistant", "", tool_calls=(*CALL.tool_calls, ToolCall("weather", {"city": "Rome"})))
     conversation = chat(("u", "Q"), two, ("t", "9"), ("t", "8"), ("a", "A"), tools=(WEATHER,))
@@ -104,7 +113,7 @@ def test_w12_two_tool_results_are_in_one_user_block(qwen):
     assert f"<|im_start|>user\n{results}<|im_end|>\n<|im_start|>assistant\n⟦" in text
 
 
-@pytest.mark.parametrize("template", ["qwen3", "qwen3_5_think", "glm4moe", "llama3_1", "deepseekv3", "chatml"])
+@pytest.mark.parametrize("template", ["qwen3", "qwen3_5_think", "glm4moe", "llama3_1", "deepseekv3_training", "chatml"])
 def test_arguments_as_objects_and_as_json_render_alike(qwen3, templates, template):
     name = template if template == "chatml" else str(templates / f"{template}.jinja")
     made = renderer(qwen3, ChatTemplate.load(name), terminator=template in ("chatml", "qwen3", "qwen3_5_think"))
@@ -118,7 +127,7 @@ def test_arguments_as_objects_and_as_json_render_alike(qwen3, templates, templat
             ],
             "tools": json.dumps([WEATHER]),
         }
-        if template == "deepseekv3":
+        if template == "deepseekv3_training":
             del row["tools"]  # a template that knows calls, not tools
         documents += made.conversation(detect_schema(row).read(row))
     assert documents[0].text == documents[1].text

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardtools_chat import chats
 from shardtools_chat.chats import renderer, trained_tokens
 
-from shardtools.masks import RenderOptions, Renderer
+from shardtools.masks import Renderer, RenderOptions
 from shardtools.masks.quoting import Quoting
 from shardtools.schemas import Conversation, Message, Preference
 from shardtools.templates import ChatTemplate

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from shardtools_chat.chats import chat, decoded_marked, renderer
 
-from shardtools.masks import RenderError, RenderOptions, Renderer
+from shardtools.masks import Renderer, RenderError, RenderOptions
 from shardtools.schemas import Message, Preference, RowError, ToolCall, detect_schema
 from shardtools.templates import ChatTemplate
 
