@@ -52,7 +52,7 @@ def _add_content(command: argparse.ArgumentParser) -> None:
         "--normalize",
         default="",
         metavar="STEPS",
-        help="change texts, by nfc (Unicode form C), control (no control characters), whitespace (runs become one "
+        help="change texts, by control (no control characters), nfc (Unicode form C), whitespace (runs become one "
         "space, lines end with none); in the order given, separated by commas; counted (none)",
     )
     command.add_argument(
