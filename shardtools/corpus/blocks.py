@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import zstandard
 
-from shardtools.corpus.inputs import InputFile, filesystem_of
+from shardtools.corpus.files import InputFile, filesystem_of
 from streampipe.errors import SourceError, StorageError
 
 BLOCK_BYTES = 1 << 20

@@ -5,48 +5,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
-import fsspec
-
+from shardtools.corpus.blocks import chunks, decompressed
+from shardtools.corpus.files import InputFile, Packing, filesystem_of
+from shardtools.corpus.formats.array import ARRAY, is_array
+from shardtools.corpus.formats.lines import LINES, packing_of
+from shardtools.corpus.known import known_corpora
+from shardtools.corpus.saved import without_descriptions
 from streampipe.errors import ConfigError, StorageError
 from streampipe.storage import is_local_url
 
-FileKind = Literal["lines", "parquet", "plain"]
-Packing = Literal["", "gz", "zst"]
+__all__ = ["InputFile", "discover", "filesystem_of"]
 
-_RECORDS = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 _JSON = re.compile(r"\.json(\.gz|\.zst)?$", re.IGNORECASE)
-_PARQUET = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One file to read.
-
-    Attributes:
-        name: its path relative to the argument that named it; the only part of its address that may decide anything.
-        path: where it is: a local path, or the path inside the filesystem of `url`.
-        url: the argument it came from, for remote files; "" for local ones.
-        bytes: its size when it was found.
-        kind: JSON lines, Parquet, or one document.
-        packing: how lines are compressed.
-        named: whether the user named it, rather than a folder or a glob that it was found in.
-    """
-
-    name: str
-    path: str
-    url: str
-    bytes: int
-    kind: FileKind
-    packing: Packing = ""
-    named: bool = False
-
-    @property
-    def address(self) -> str:
-        """What to show to people."""
-        return f"{self.url.split('://', 1)[0]}://{self.path}" if self.url else self.path
 
 
 def discover(
@@ -56,7 +29,9 @@ def discover(
 
     A file is itself; a folder stands for all files below it, and a glob for all files it matches. Hidden files and
     folders (a leading dot) inside a folder or glob are left out unless a pattern of `include` or the glob says so.
-    `.json` files are JSON lines when the argument itself ends so; inside a folder they are plain documents.
+    `.json` files hold rows (lines, or one array) when the argument itself ends so; inside a folder they are plain
+    documents. A folder saved by `datasets` stands for its Arrow files. What begins with the prefix of a corpus, such as
+    `hf:`, is looked up by that corpus.
 
     Args:
         inputs: paths, globs (`**` allowed) or fsspec URLs.
@@ -66,38 +41,50 @@ def discover(
     Raises:
         ConfigError: if an input does not exist or matches nothing, or a file is named twice.
     """
-    found: list[tuple[str, int, InputFile]] = []
+    all_found: list[tuple[str, int, InputFile]] = []
     seen: dict[str, str] = {}
     for position, argument in enumerate(inputs):
-        files = [file for file in _of_argument(argument, options or {}) if _included(file, include)]
+        files = [found for found in _of_argument(argument, options or {}) if _included(found, include)]
         if not files:
             raise ConfigError(
                 f"{argument}: no input file found there"
                 + (f" that matches --include {' '.join(include)}" if include else "")
                 + "; check the path, or quote the glob so that the shell leaves it alone"
             )
-        for name, file in files:
+        for name, file in ((found.name, found.file) for found in files):
             if file.address in seen:
                 raise ConfigError(
                     f"{file.address}: given twice, by {seen[file.address]!r} and by {argument!r}; name each input once"
                 )
             seen[file.address] = argument
-            found.append((name, position, file))
-    found.sort(key=lambda entry: entry[:2])
-    return [file for _, _, file in found]
+            all_found.append((name, position, file))
+    all_found.sort(key=lambda entry: entry[:2])
+    return [file for _, _, file in all_found]
 
 
-Found = tuple[str, InputFile]
-"""(relative name, file)."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of an argument: its name relative to it, and whether it was named by its own path."""
+
+    name: str
+    file: InputFile
+    named: bool
 
 
 def _of_argument(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
-    return _local(argument) if is_local_url(argument) else _remote(argument, options)
+    for corpus in known_corpora().values():
+        if corpus.prefix and corpus.find and argument.startswith(corpus.prefix) and "://" not in argument:
+            yield from (Found(file.name, file, True) for file in corpus.find(argument, options))
+            return
+    listed = list(_local(argument) if is_local_url(argument) else _remote(argument, options))
+    records = bool(_JSON.search(argument))
+    for found in without_descriptions({found.name: found for found in listed}, lambda found: _content(found, options)):
+        yield Found(found.name, _of_kind(found.file, options, records=records), found.named)
 
 
 def _included(found: Found, include: Sequence[str]) -> bool:
-    name, file = found
-    if file.named:
+    name = found.name
+    if found.named:
         return True
     if include:
         return any(
@@ -107,31 +94,50 @@ def _included(found: Found, include: Sequence[str]) -> bool:
     return not any(part.startswith(".") for part in name.split("/"))
 
 
-def _kind(name: str, *, argument_is_json: bool) -> tuple[FileKind, Packing]:
-    match = _RECORDS.search(name) or (_JSON.search(name) if argument_is_json else None)
-    if match:
-        ending = name.lower()
-        return "lines", "gz" if ending.endswith(".gz") else "zst" if ending.endswith(".zst") else ""
-    return ("parquet", "") if _PARQUET.search(name) else ("plain", "")
+def _of_kind(file: InputFile, options: Mapping[str, Any], *, records: bool) -> InputFile:
+    """Return a file with its kind: by its name, and for `.json` that was asked for as records by how it begins."""
+    kind, packing = _kind(file.name, records)
+    found = replace(file, kind=kind, packing=packing)
+    if kind != LINES.kind or not _JSON.search(file.name):
+        return found
+    return replace(found, kind=ARRAY.kind) if is_array(_beginning(found, options)) else found
+
+
+def _kind(name: str, records: bool) -> tuple[str, Packing]:
+    for corpus in known_corpora().values():
+        if corpus.kind == LINES.kind and records and _JSON.search(name):
+            return LINES.kind, packing_of(name)
+        packing = corpus.packing(name, records)
+        if packing is not None:
+            return corpus.kind, packing
+    raise ConfigError(f"{name}: no corpus takes this file")  # the plain one takes any
+
+
+def _beginning(file: InputFile, options: Mapping[str, Any]) -> bytes:
+    for block, _ in decompressed(file, chunks(file, 0, options)):
+        if block.strip():
+            return block
+    return b""
+
+
+def _content(found: Found, options: Mapping[str, Any]) -> bytes:
+    return b"".join(chunks(found.file, 0, options))
 
 
 def _local(argument: str) -> Iterator[Found]:
     plain = re.sub(r"^(file|local)://", "", argument)
-    json_named = bool(_JSON.search(plain))
     path = Path(plain).expanduser()
     if path.is_file():
-        yield path.name, replace(_local_file(path, path.name, argument_is_json=json_named), named=True)
+        yield _local_file(path, path.name, named=True)
     elif path.is_dir():
         for below in _walk(path):
-            name = below.relative_to(path).as_posix()
-            yield name, _local_file(below, name, argument_is_json=False)
+            yield _local_file(below, below.relative_to(path).as_posix(), named=False)
     elif _MAGIC.search(plain):
         root = _fixed_part(plain)
         base = Path(root or ".").expanduser()
         for below in base.glob(plain[len(root) :].lstrip("/")):
             if below.is_file():
-                name = below.relative_to(base).as_posix()
-                yield name, _local_file(below, name, argument_is_json=json_named)
+                yield _local_file(below, below.relative_to(base).as_posix(), named=False)
     else:
         raise ConfigError(f"{argument}: no such file or folder; check the path")
 
@@ -145,9 +151,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         raise StorageError(f"{folder}: cannot list it: {error.strerror or error}; check its permissions") from error
 
 
-def _local_file(path: Path, name: str, *, argument_is_json: bool) -> InputFile:
-    kind, packing = _kind(name, argument_is_json=argument_is_json)
-    return InputFile(name, str(path), "", path.stat().st_size, kind, packing)
+def _local_file(path: Path, name: str, *, named: bool) -> Found:
+    return Found(name, InputFile(name, str(path), "", path.stat().st_size, ""), named)
 
 
 def _fixed_part(glob: str) -> str:
@@ -159,7 +164,6 @@ def _fixed_part(glob: str) -> str:
 
 def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
     filesystem, path = filesystem_of(argument, options)
-    json_named = bool(_JSON.search(path))
     try:
         if _MAGIC.search(path):
             root, named, listing = _fixed_part(path), False, filesystem.glob(path, detail=True)
@@ -167,7 +171,6 @@ def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
             root, named, listing = path[: path.rfind("/") + 1], True, {path: filesystem.info(path)}
         else:
             root, named, listing = path.rstrip("/") + "/", False, filesystem.find(path, detail=True)
-            json_named = False
     except FileNotFoundError:
         return
     except Exception as error:
@@ -176,18 +179,4 @@ def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
         if info.get("type", "file") != "file" or below.endswith("/"):
             continue
         name = below.removeprefix(root)
-        kind, packing = _kind(name, argument_is_json=json_named)
-        yield name, InputFile(name, below, argument, int(info["size"]), kind, packing, named)
-
-
-def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a URL and the path in it.
-
-    Raises:
-        StorageError: if the protocol is not known or its package is not installed.
-    """
-    try:
-        filesystem, path = fsspec.core.url_to_fs(url, **options)
-    except Exception as error:
-        raise StorageError(f"{url}: cannot open: {type(error).__name__}: {error}; check the URL and options") from error
-    return filesystem, str(path)
+        yield Found(name, InputFile(name, below, argument, int(info["size"]), ""), named)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 
-from shardtools.corpus.scan import Scan
+from shardtools.corpus.units import Scan
 from streampipe.shards import InputEntry
 
 MAX_ENTRIES = 10_000

@@ -1,76 +1,79 @@
-"""Rows of a Parquet file."""
+"""From the units of a task to its rows, whole."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from shardtools.corpus.fields import FieldPath
-from shardtools.corpus.inputs import InputFile
-from shardtools.corpus.scan import open_parquet
-from streampipe.errors import ConfigError, SourceError
-
-BATCH_BYTES = 4 << 20
-"""About how much of a row group is decoded at once."""
-
-Row = dict[str, Any] | UnicodeDecodeError
+from shardtools.corpus.corpus import Corpus, Reading
+from shardtools.corpus.files import InputFile
+from shardtools.corpus.known import corpus_of
+from shardtools.corpus.tally import Tally
+from shardtools.corpus.units import Unit
 
 
-def read_rows(file: InputFile, field: FieldPath, span: tuple[int, int], options: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the rows `span[0]` up to `span[1]` of a file, with the columns that the text field can be found in.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row.
 
-    Row groups before the span are not read, and inside a row group rows come in small batches, so memory stays small
-    however large the group is. A row whose text is not UTF-8 comes as the error.
-
-    Raises:
-        ConfigError: if no column can hold the field.
-        SourceError: if the file is damaged.
+    Attributes:
+        file: where it was.
+        row: its line or row there, from 0.
+        value: what JSON would make of it: a dict, if it is a good one. A plain file is `{"text": ...}`.
     """
-    with open_parquet(file, options) as table:
-        columns = [name for name in dict.fromkeys((field.literal, field.parts[0])) if name in table.schema_arrow.names]
-        if not columns:
-            raise ConfigError(
-                f"{file.address}: there is no column {field.literal!r}; it has {', '.join(table.schema_arrow.names)}; "
-                f"name the one with the text by --text-field"
-            )
-        start, stop = span
-        row = 0
-        for group in range(table.metadata.num_row_groups):
-            rows = table.metadata.row_group(group).num_rows
-            if row < stop and row + rows > start:
-                yield from _rows_of_group(table, file, group, columns, (max(start - row, 0), min(stop - row, rows)))
-            row += rows
+
+    file: InputFile
+    row: int
+    value: Any
+
+    @property
+    def where(self) -> str:
+        """The file and the place in it, for messages."""
+        return self.file.place(self.row)
 
 
-def _rows_of_group(table: Any, file: InputFile, group: int, columns: list[str], span: tuple[int, int]) -> Iterator[Row]:
-    start, stop = span
-    row = 0
-    group_bytes = table.metadata.row_group(group).total_byte_size
-    batch_rows = min(max(BATCH_BYTES * table.metadata.row_group(group).num_rows // max(group_bytes, 1), 1), 4096)
-    try:
-        # Asking for "a" reads all leaves below a struct column "a"; a column named "a.b" is asked for by that name.
-        for batch in table.iter_batches(batch_size=batch_rows, row_groups=[group], columns=columns):
-            first, last = max(start - row, 0), min(stop - row, batch.num_rows)
-            row += batch.num_rows
-            if first < last:
-                wanted = batch.slice(first, last - first)
-                names = [name for name in wanted.schema.names if name in columns]
-                yield from _to_python(wanted.select(names))
-            if row >= stop:
-                return
-    except Exception as error:  # pyarrow raises ArrowInvalid, OSError and others, depending on what is damaged
-        raise SourceError(
-            f"{file.address}: row group {group}: cannot read it: {error}; copy or write the file again",
-            path=file.address,
-        ) from error
+@dataclass(frozen=True)
+class RowReader:
+    """Reads rows of any shape, each with its own fields only.
+
+    Attributes:
+        options: for the filesystems of URLs.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, units: Sequence[Unit], tally: Tally) -> Iterator[Row]:
+        """Yield the rows of units that follow each other, and count those that cannot be read.
+
+        Raises:
+            SourceError: for a bad row (unless `tally` counts it), a damaged file, or one that changed since the scan.
+        """
+        for file, of_file in groupby(units, key=lambda unit: unit.file):
+            corpus = corpus_of(file.kind)
+            for number, value in corpus.read(file, list(of_file), Reading(tally, self.options)):
+                yield Row(file, number, own_fields(corpus, value))
+
+    def sample(self, file: InputFile, spots: int) -> tuple[int, list[Any]]:
+        """Return how long some rows of a file are (bytes or rows, as its units), and the rows; bad ones left out."""
+        corpus = corpus_of(file.kind)
+        length, values = corpus.sample(file, spots, Reading(options=self.options))
+        return length, [own_fields(corpus, value) for value in values]
 
 
-def _to_python(batch: Any) -> Iterator[Row]:
-    try:
-        yield from batch.to_pylist()
-    except UnicodeDecodeError:
-        for i in range(batch.num_rows):
-            try:
-                row: dict[str, Any] = batch.slice(i, 1).to_pylist()[0]
-            except UnicodeDecodeError as error:
-                yield error
-            else:
-                yield row
+def own_fields(corpus: Corpus, value: Any) -> Any:
+    """Return a row without the null fields that columnar files put into dicts because other rows have such fields.
+
+    Top-level fields stay, as a null column says nothing else than a missing one. Nulls inside lists stay. A null that
+    the row itself had inside a dict cannot be told from these, so it goes too.
+    """
+    if not corpus.columnar or not isinstance(value, Mapping):
+        return value
+    return {key: _without_nulls(inner) for key, inner in value.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return value

@@ -11,7 +11,7 @@ MAX_EXAMPLES = 20
 SKIPPED = ("missing", "null", "empty", "blank", "no_tokens", "not_text")
 """Rows without a text, and files in folders that are not text: always counted, never an error."""
 
-BAD = ("malformed", "not_an_object", "wrong_type", "ambiguous", "lone_surrogate", "not_utf8")
+BAD = ("malformed", "not_an_object", "wrong_type", "ambiguous", "lone_surrogate", "not_utf8", "not_a_file")
 """Rows that cannot be read: an error, or counted if the user says so."""
 
 

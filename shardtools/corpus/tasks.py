@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shardtools.corpus.inputs import FileKind, InputFile
+from shardtools.corpus.files import FileKind, InputFile
+from shardtools.corpus.known import corpus_of
 from shardtools.corpus.origins import Origin, origins_of
 from shardtools.corpus.scan import Scan, Unit, scan
 from shardtools.corpus.texts import TextReader
@@ -18,7 +19,6 @@ UNITS_PER_TASK = 16
 """How finely files are cut: a task is full to within one part in so many."""
 
 SAMPLE_FILES = SAMPLE_SPOTS = 8
-_GUESS = {"lines": Fraction(1, 4), "plain": Fraction(1, 4), "parquet": Fraction(256)}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def _times(length: int, rate: Fraction) -> int:
 
 def _rate(files: Sequence[InputFile], kind: FileKind, reader: TextReader, count_tokens: CountTokens) -> Fraction:
     """Return tokens per unit of length (a byte, or a row of Parquet), from a sample that depends on contents only."""
-    of_kind = [file for file in files if file.kind == kind and file.bytes]
+    corpus = corpus_of(kind)
+    of_kind = [file for file in files if file.kind == kind and (file.bytes or corpus.prefix)]
     count = min(len(of_kind), SAMPLE_FILES)
     sample = [of_kind[i * len(of_kind) // count] for i in range(count)]
     length = tokens = 0
@@ -108,4 +109,4 @@ def _rate(files: Sequence[InputFile], kind: FileKind, reader: TextReader, count_
         here, texts = reader.sample(file, -(-SAMPLE_SPOTS // count))
         length += here
         tokens += count_tokens(texts)
-    return Fraction(tokens, length) if tokens and length else _GUESS[kind]
+    return Fraction(tokens, length) if tokens and length else corpus.guess

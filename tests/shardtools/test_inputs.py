@@ -11,8 +11,9 @@ import pytest
 from shardtools.corpus.fields import FieldPath
 from shardtools.corpus.inputs import discover
 from shardtools.corpus.origins import input_entries, origins_of
-from shardtools.corpus.rows import read_rows
-from shardtools.corpus.scan import scan
+from shardtools.corpus.scan import Unit, scan
+from shardtools.corpus.tally import Tally
+from shardtools.corpus.texts import TextReader
 from streampipe.errors import ConfigError
 
 
@@ -149,8 +150,9 @@ def test_one_huge_row_group_is_read_in_small_batches(tmp_path):
     pq.write_table(pa.table({"text": values}), tmp_path / "in.parquet", row_group_size=30_000)
     (file,) = discover([str(tmp_path / "in.parquet")])
     before, peak = pa.total_allocated_bytes(), 0
-    for i, row in enumerate(read_rows(file, FieldPath.parse("text"), (0, 30_000), {})):
-        assert row["text"] == values[i]
+    reader = TextReader(FieldPath.parse("text"))
+    for i, text in enumerate(reader.read([Unit(file, 0, 30_000)], Tally())):
+        assert text.text == values[i]
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert i == 29_999
     assert peak < 20e6, "of 60 MB"
