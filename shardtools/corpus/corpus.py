@@ -32,11 +32,14 @@ class Reading:
         tally: counts rows that cannot be read, or stops at them.
         options: for the filesystems of URLs.
         columns: the only ones wanted, where reading fewer is cheaper; None for all.
+        own_fields: whether dicts must be without the null fields that columnar files put into them because other rows
+            have such fields.
     """
 
     tally: Tally = field(default_factory=lambda: Tally("count"))
     options: Options = field(default_factory=dict)
     columns: tuple[str, ...] | None = None
+    own_fields: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,6 @@ class Corpus:
         sample: returns how long (bytes or rows) some rows are, and the rows; the second argument says in how many
             places of the file to look, where that is possible.
         guess: tokens a byte or row, if a sample tells nothing: `BYTES` or `ROWS`.
-        columnar: whether rows get null fields from other rows' shapes, which are taken out of nested values.
         prefix: for corpora that are no files: what their arguments begin with, e.g. `hf:`.
         find: for such: what one argument stands for.
     """
@@ -65,7 +67,6 @@ class Corpus:
     read: Callable[[InputFile, Sequence[Unit], Reading], Iterator[NumberedRow]]
     sample: Callable[[InputFile, int, Reading], tuple[int, list[Any]]]
     guess: Fraction = BYTES
-    columnar: bool = False
     prefix: str = ""
     find: Callable[[str, Options], list[InputFile]] | None = None
 

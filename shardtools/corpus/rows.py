@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from shardtools.corpus.corpus import Corpus, Reading
+from shardtools.corpus.corpus import Reading
 from shardtools.corpus.files import InputFile
 from shardtools.corpus.known import corpus_of
 from shardtools.corpus.tally import Tally
@@ -49,31 +49,12 @@ class RowReader:
             SourceError: for a bad row (unless `tally` counts it), a damaged file, or one that changed since the scan.
         """
         for file, of_file in groupby(units, key=lambda unit: unit.file):
-            corpus = corpus_of(file.kind)
-            for number, value in corpus.read(file, list(of_file), Reading(tally, self.options)):
-                yield Row(file, number, own_fields(corpus, value))
+            for number, value in corpus_of(file.kind).read(file, list(of_file), self._reading(tally)):
+                yield Row(file, number, value)
 
     def sample(self, file: InputFile, spots: int) -> tuple[int, list[Any]]:
         """Return how long some rows of a file are (bytes or rows, as its units), and the rows; bad ones left out."""
-        corpus = corpus_of(file.kind)
-        length, values = corpus.sample(file, spots, Reading(options=self.options))
-        return length, [own_fields(corpus, value) for value in values]
+        return corpus_of(file.kind).sample(file, spots, self._reading(Tally("count")))
 
-
-def own_fields(corpus: Corpus, value: Any) -> Any:
-    """Return a row without the null fields that columnar files put into dicts because other rows have such fields.
-
-    Top-level fields stay, as a null column says nothing else than a missing one. Nulls inside lists stay. A null that
-    the row itself had inside a dict cannot be told from these, so it goes too.
-    """
-    if not corpus.columnar or not isinstance(value, Mapping):
-        return value
-    return {key: _without_nulls(inner) for key, inner in value.items()}
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_without_nulls(inner) for inner in value]
-    return value
+    def _reading(self, tally: Tally) -> Reading:
+        return Reading(tally, self.options, own_fields=True)

@@ -117,12 +117,13 @@ def _rows(part: bytes, unit: Unit, tally: Tally) -> Iterator[NumberedRow]:
     """Yield the rows of a unit. Behind one that is no JSON nothing of the unit can be told apart: one bad row."""
     file, number = unit.file, unit.first_line - 1
     text = part.decode(errors="surrogateescape")
+    whole = _is_whole(text)
     at = text.index("[") + 1 if unit.start == 0 else 0
-    separated = True
+    separated, goes_on = True, False
     while True:
         at = _blank_end(text, at)
-        if at == len(text) and separated and part:
-            return  # the next unit goes on
+        if at == len(text) and goes_on:
+            return  # with the next unit
         if text.startswith("]", at) and not (separated and number):
             if text[at + 1 :].strip():
                 tally.bad("malformed", file.place(number), "something stands behind the end of the array")
@@ -136,13 +137,13 @@ def _rows(part: bytes, unit: Unit, tally: Tally) -> Iterator[NumberedRow]:
             what = "the file ends inside its array" if at >= len(text) else f"not JSON ({_short(error)})"
             tally.bad("malformed", file.place(number), f"{what}; the rest cannot be read")
             return
-        if len(text) == len(part) or _is_whole(text[begin:at]):
+        if whole or _is_whole(text[begin:at]):
             yield number, row
         else:
             tally.bad("not_utf8", file.place(number), "not UTF-8")
         number += 1
         at = _blank_end(text, at)
-        separated = text.startswith(",", at)
+        separated = goes_on = text.startswith(",", at)
         at += separated
 
 

@@ -118,5 +118,4 @@ ARROW = Corpus(
     _read,
     _sample,
     guess=ROWS,
-    columnar=True,
 )

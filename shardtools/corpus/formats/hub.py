@@ -18,6 +18,7 @@ import xxhash
 
 from shardtools.corpus.corpus import ROWS, SAMPLE_ROWS, Corpus, NumberedRow, Options, Reading, never
 from shardtools.corpus.files import InputFile
+from shardtools.corpus.formats.columnar import json_decoders, with_own_fields
 from shardtools.corpus.units import Scan, Unit, changed
 from streampipe.errors import ConfigError, SourceError
 
@@ -129,13 +130,25 @@ def _read(file: InputFile, units: Sequence[Unit], reading: Reading) -> Iterator[
         for number, row in islice(rows, unit.length):
             digest.update(_canonical(file, number, row))
             count += 1
-            yield number, row
+            yield number, _own(file, row) if reading.own_fields else row
         if count != unit.length or digest.hexdigest() != unit.digest:
             raise changed(file, unit)
 
 
+def _own(file: InputFile, row: Any) -> Any:
+    """Return a row without other rows' fields; columns of JSON have none, and are decoded already."""
+    json_columns = _json_columns(file.path.partition("#")[0])
+    return {name: value if name in json_columns else with_own_fields(value) for name, value in row.items()}
+
+
+@lru_cache(maxsize=8)
+def _json_columns(argument: str) -> frozenset[str]:
+    features = _stream(argument).features
+    return frozenset(json_decoders(features.to_dict() if features else {}))
+
+
 def _sample(file: InputFile, spots: int, reading: Reading) -> tuple[int, list[Any]]:
-    rows = [row for _, row in islice(_rows_of(file, 0), SAMPLE_ROWS)]
+    rows = [_own(file, row) if reading.own_fields else row for _, row in islice(_rows_of(file, 0), SAMPLE_ROWS)]
     return len(rows), rows
 
 
@@ -147,7 +160,6 @@ HUB = Corpus(
     _read,
     _sample,
     guess=ROWS,
-    columnar=True,
     prefix=PREFIX,
     find=_find,
 )

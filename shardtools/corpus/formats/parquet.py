@@ -128,4 +128,4 @@ def _sample(file: InputFile, spots: int, reading: Reading) -> tuple[int, list[An
     return len(rows), rows
 
 
-PARQUET = Corpus("parquet", "Parquet (.parquet, .pq)", _packing, _scan, _read, _sample, guess=ROWS, columnar=True)
+PARQUET = Corpus("parquet", "Parquet (.parquet, .pq)", _packing, _scan, _read, _sample, guess=ROWS)
