@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardtools.ledger import FOLDER
-from streampipe.errors import ConfigError, StreampipeError
+from streampipe.errors import ConfigError, StorageError, StreampipeError
 from streampipe.storage import Store, is_local_url
 
 LOCK_NAME = f"{FOLDER}/lock"
@@ -77,12 +77,17 @@ def _object_lock(store: Store) -> Iterator[Hold]:
     lease.take()
     beating = threading.Thread(target=lease.beat, name="shardtools-lock", daemon=True)
     beating.start()
+    reachable = True
     try:
         yield lease
+    except StorageError:
+        reachable = False  # to ask for the lock now would take long; left alone it is soon known for a dead build's
+        raise
     finally:
         lease.ended.set()
-        beating.join()
-        lease.release()
+        if reachable:
+            beating.join()
+            lease.release()
 
 
 class _Lease(Hold):
@@ -123,6 +128,8 @@ class _Lease(Hold):
                 found = self._read()
                 if found is not None and found.get("token") != self._token:
                     self._lost = True
+                    return
+                if self.ended.is_set():
                     return
                 self._beats += 1
                 self._store.write(LOCK_NAME, self._content())

