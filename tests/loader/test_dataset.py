@@ -285,6 +285,7 @@ def test_a_corrupt_shard_is_an_error_of_next_naming_it_again_and_again(
         assert str(broken / "code" / "train-00001.tar.zst") in str(error)
         assert "shardtools verify" in str(error)
         assert "\n" not in str(error)
+        assert multiprocessing.active_children() == [], "workers end with the error, not when it is collected"
         for _ in range(3):
             with pytest.raises(ShardCorruptError, match="train-00001"):
                 next(loader)
@@ -306,7 +307,22 @@ def test_a_fault_that_has_gone_away_is_left_behind_by_iter(corpora: Path, broken
         assert isinstance(error, ShardMissingError)
         assert "train-00001.tar.zst" in str(error)
         shutil.copy(corpora / "code" / "train-00001.tar.zst", shard)
+        with pytest.raises(ShardMissingError):
+            next(loader)  # only iter() asks anew
         batches += islice(iter(loader), 6)
+    assert_same_future(batches, take(stream_of(corpora), len(batches), RANK))
+
+
+def test_a_killed_worker_is_an_error_and_takes_the_others_with_it(corpora: Path) -> None:
+    """What the kernel does when memory runs out."""
+    with build_loader(stream_of(corpora, {"loader.num_workers": 2}), RANK) as loader:
+        batches = [next(loader)]
+        multiprocessing.active_children()[0].kill()
+        with pytest.raises(RuntimeError, match="worker"):
+            while True:
+                batches.append(next(loader))
+        assert multiprocessing.active_children() == []
+        batches += islice(iter(loader), 4)
     assert_same_future(batches, take(stream_of(corpora), len(batches), RANK))
 
 

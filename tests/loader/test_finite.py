@@ -92,6 +92,8 @@ def test_the_run_after_the_end_gives_the_same_batches(corpora: Path) -> None:
     with build_loader(config, Topology(dp_size=2, dp_rank=1)) as loader:
         first = list(loader)
         assert next(loader, None) is None
+        assert loader.state_dict() == first[-1]["cursor"]
+        assert iter(loader).state_dict() == loader.stream.start().to_dict()
         assert_same_future(list(loader), first)
 
 

@@ -104,6 +104,21 @@ def test_ranks_share_a_step_without_overlap_and_without_gap(corpora: Path) -> No
     assert together == sorted(documents_of(one, SEQ_LENGTH))
 
 
+@pytest.mark.parametrize("global_batch_size", [8, 12, 16])
+def test_ordered_by_window_a_step_is_cut_so_that_a_rank_keeps_to_its_windows(
+    corpora: Path, global_batch_size: int
+) -> None:
+    changes = {"plan.windows": 8, "batch.global_batch_size": global_batch_size}
+    ranks = take_all_ranks(stream_of(corpora, changes), 2, 6 * global_batch_size // 4)
+    columns: dict[int, list[list[int]]] = {}
+    for rank, batches in enumerate(ranks):
+        for batch in batches:
+            of_ranks = columns.setdefault(batch["step"], [[], []])
+            of_ranks[rank] += [number % 8 for number in batch["sequence_ids"].tolist()]
+    assert len(columns) == 6
+    assert all(max(first) <= min(second) for first, second in columns.values())
+
+
 def test_peers_of_a_data_parallel_rank_get_identical_batches(corpora: Path) -> None:
     config = stream_of(corpora)
     whole = take(config, 8, Topology(dp_size=2, dp_rank=1))
