@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardtools.ledger import FOLDER
-from streampipe.errors import ConfigError, StorageError, StreampipeError
+from streampipe.errors import ConfigError, StreampipeError
 from streampipe.storage import Store, is_local_url
 
 LOCK_NAME = f"{FOLDER}/lock"
 BEAT_SECONDS = 2.0
 LEASE_SECONDS = 20.0
+PARTING_SECONDS = 5.0
 
 
 class Hold:
@@ -77,17 +78,12 @@ def _object_lock(store: Store) -> Iterator[Hold]:
     lease.take()
     beating = threading.Thread(target=lease.beat, name="shardtools-lock", daemon=True)
     beating.start()
-    reachable = True
     try:
         yield lease
-    except StorageError:
-        reachable = False  # to ask for the lock now would take long; left alone it is soon known for a dead build's
-        raise
     finally:
-        lease.ended.set()
-        if reachable:
-            beating.join()
-            lease.release()
+        ending = threading.Thread(target=lease.end, args=(beating,), name="shardtools-unlock", daemon=True)
+        ending.start()
+        ending.join(PARTING_SECONDS)  # a server that is away would be waited for long; a lock left alone soon expires
 
 
 class _Lease(Hold):
@@ -98,7 +94,7 @@ class _Lease(Hold):
         self._token = secrets.token_hex(8)
         self._beats = 0
         self._lost = False
-        self.ended = threading.Event()
+        self._ended = threading.Event()
 
     def take(self) -> None:
         """Create the object; wait for one that is there to show whether its build lives.
@@ -123,13 +119,13 @@ class _Lease(Hold):
 
     def beat(self) -> None:
         """Rewrite the object until the build ends; an outage of the server is waited for."""
-        while not self.ended.wait(BEAT_SECONDS):
+        while not self._ended.wait(BEAT_SECONDS):
             with contextlib.suppress(StreampipeError):
                 found = self._read()
                 if found is not None and found.get("token") != self._token:
                     self._lost = True
                     return
-                if self.ended.is_set():
+                if self._ended.is_set():
                     return
                 self._beats += 1
                 self._store.write(LOCK_NAME, self._content())
@@ -143,8 +139,10 @@ class _Lease(Hold):
                 f"wait for it to end, then run again"
             )
 
-    def release(self) -> None:
-        """Remove the object, if it is still ours."""
+    def end(self, beating: threading.Thread) -> None:
+        """Stop beating and remove the object, if it is still ours."""
+        self._ended.set()
+        beating.join()
         with contextlib.suppress(StreampipeError):
             found = self._read()
             if not self._lost and found is not None and found.get("token") == self._token:

@@ -21,14 +21,14 @@ from streampipe.errors import ConfigError, StreampipeError
 from streampipe.shards import read_manifest
 from streampipe.storage import open_store
 
-SMALL = ("--shard-tokens", 3_000, "--frame-tokens", 1_000, "--validation", "5%")
+SMALL = ("--shard-tokens", 4_000, "--frame-tokens", 1_000, "--validation", "5%")
 KILLS = [0, 1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(2, 20))]
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory, corpus):
     path = tmp_path_factory.mktemp("large") / "large.jsonl"
-    path.write_bytes(corpus.read_bytes() * 3)
+    path.write_bytes(corpus.read_bytes())
     return path
 
 
