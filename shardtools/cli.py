@@ -12,6 +12,8 @@ from typing import Any
 
 from shardtools.arguments import add_inputs, positive, storage_options
 from shardtools.build_command import add_build
+from shardtools.export_command import add_export
+from shardtools.inspect_command import add_inspect
 from streampipe.errors import ConfigError, StreampipeError
 
 Arguments = argparse.Namespace
@@ -69,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     add_build(commands, shared)
     _add_verify(commands, shared)
     _add_stats(commands, shared)
+    add_inspect(commands, shared)
+    add_export(commands, shared)
     _add_train_tokenizer(commands, shared)
     return parser
 

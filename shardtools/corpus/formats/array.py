@@ -134,8 +134,9 @@ def _rows(part: bytes, unit: Unit, tally: Tally) -> Iterator[NumberedRow]:
                 raise ValueError("expected a comma or the end of the array")
             row, at = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
+            place = unit.start + len(text[: getattr(error, "pos", at)].encode(errors="surrogateescape"))
             what = "the file ends inside its array" if at >= len(text) else f"not JSON ({_short(error)})"
-            tally.bad("malformed", file.place(number), f"{what}; the rest cannot be read")
+            tally.bad("malformed", file.place(number), f"{what} at byte {place}; the rest cannot be read")
             return
         if whole or _is_whole(text[begin:at]):
             yield number, row
@@ -161,7 +162,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _short(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return "nested too deeply" if isinstance(error, RecursionError) else str(getattr(error, "msg", error))
 
 
 def _sample(file: InputFile, spots: int, reading: Reading) -> tuple[int, list[Any]]:
