@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -12,12 +13,15 @@ import yaml
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.errors import ConfigError
 from streampipe.mock import MockConfig
+from streampipe.plan.blend import OnExhausted
 from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import PlanConfig
 from streampipe.shards.frame_reader import StorageConfig
+from streampipe.step_size import step_size
 
 # Keys of DESIGN that later releases build; refused by name until then, so that no option is parsed and ignored.
-_NOT_BUILT = {"phases", "cache", "fim", "weight_by", "on_exhausted", "balance", "give_up_after", "batch_by"}
+_NOT_BUILT = {"cache", "fim", "balance", "give_up_after", "batch_by"}
+_TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +59,11 @@ class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             closed.
         split: of the manifest.
         epochs: how many passes it may give; null for as many as it takes.
+        on_exhausted: what happens after them: `renormalise` lets the other sources share its weight, `stop` ends the
+            run with the round, `repeat` goes on with further passes.
         shuffle: overrides the stream's.
+        order: a file that lists the shards, one a line, in the order of every epoch, instead of a permutation.
+        accept_loss: stream it although `overlong` takes more than half of its tokens.
         storage: options for fsspec, such as `endpoint_url`.
     """
 
@@ -65,8 +73,29 @@ class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float | str | None = None
     split: str = "train"
     epochs: int | None = None
+    on_exhausted: OnExhausted = "renormalise"
     shuffle: ShuffleConfig | bool | None = None
+    order: str | None = None
+    accept_loss: bool = False
     storage: dict[str, Any] = {}
+
+
+class PhaseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What changes in the course of a run; whatever it does not name stays as it was.
+
+    Attributes:
+        start: tokens after which it begins, at the nearest round border; an integer or a text such as 10B.
+        weights: of sources by name; 0 lets one leave, and one with weight 0 before joins.
+        seq_length, shuffle: as in the stream; a change of `shuffle` reaches a source with its next epoch.
+        packing, plan: the keys that change.
+    """
+
+    start: int | str
+    weights: dict[str, float | str] = {}
+    seq_length: int | None = None
+    shuffle: ShuffleConfig | bool | None = None
+    packing: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
 
 
 class LoaderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +120,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sources: the blend.
         seed: of every random choice.
         shuffle, packing, plan: what decides the order, with the seed and the sources.
+        weight_by: whether weights are shares of tokens or of documents.
+        phases: changes of these in the course of the run.
         batch: what a batch looks like.
         storage, loader: how it is read; these never change what is read.
     """
@@ -101,6 +132,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shuffle: ShuffleConfig | bool = ShuffleConfig()
     packing: PackingConfig = PackingConfig()
     plan: PlanConfig = PlanConfig()
+    weight_by: Literal["tokens", "documents"] = "tokens"
+    phases: list[PhaseConfig] = []
     batch: BatchConfig = BatchConfig()
     storage: StorageConfig = StorageConfig()
     loader: LoaderConfig = LoaderConfig()
@@ -112,6 +145,25 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if chosen is False:
             return None
         return (chosen if isinstance(chosen, ShuffleConfig) else ShuffleConfig(shards=chosen)).group(where)
+
+    def in_phases(self) -> list[tuple[int, "StreamConfig"]]:
+        """Return the phases: tokens after which each begins, and the config that then holds, without phases of its own.
+
+        Raises:
+            ConfigError: with the path of the key inside the config.
+        """
+        config = msgspec.structs.replace(self, phases=[])
+        found = [(0, config)]
+        for number, phase in enumerate(self.phases):
+            where = f"$.phases[{number}]"
+            start = parse_tokens(phase.start, f"{where}.start")
+            if start <= found[-1][0]:
+                raise ConfigError(
+                    f"{where}.start: phases begin one after the other, but {start} is not after {found[-1][0]}"
+                )
+            config = _changed(config, phase, where)
+            found.append((start, config))
+        return found
 
     def check(self) -> None:
         """Refuse what has no meaning.
@@ -131,6 +183,13 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_source(source, f"$.sources[{number}]")
             self.shuffle_of(number)
         names = [source.name for source in self.sources]
+        phases = self.in_phases()
+        step_size(self.batch).check([config.seq_length for _, config in phases])
+        for number, (_, config) in enumerate(phases[1:]):
+            try:
+                config.check()
+            except ConfigError as error:
+                raise ConfigError(f"$.phases[{number}]: {error}") from error
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(
                 f"$.sources: two sources are named {twice[0]!r}; names must differ, since they key the order"
@@ -148,6 +207,48 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             if value < least:
                 raise ConfigError(f"$.loader.{key}: must be at least {least}, but got {value}")
+
+
+def _changed(config: StreamConfig, phase: PhaseConfig, where: str) -> StreamConfig:
+    """Return a config as a phase changes it."""
+    names = {source.name for source in config.sources}
+    if unknown := sorted(phase.weights.keys() - names):
+        raise ConfigError(
+            f"{where}.weights: there is no source {unknown[0]!r}; list it in $.sources, with weight 0 if it joins"
+        )
+    replace = msgspec.structs.replace
+    parts: dict[str, Any] = {
+        "sources": [replace(s, weight=phase.weights.get(s.name, s.weight)) for s in config.sources]
+    }
+    for name in ("seq_length", "shuffle"):
+        if getattr(phase, name) is not None:
+            parts[name] = getattr(phase, name)
+    for name, kind in (("packing", PackingConfig), ("plan", PlanConfig)):
+        merged = msgspec.to_builtins(getattr(config, name)) | getattr(phase, name)
+        try:
+            parts[name] = msgspec.convert(merged, kind)
+        except msgspec.ValidationError as error:
+            raise ConfigError(_explain(str(error)).replace("$", f"{where}.{name}", 1)) from error
+    return replace(config, **parts)
+
+
+def parse_tokens(value: int | str, where: str) -> int:
+    """Return a number of tokens; 1.5B is 1,500,000,000.
+
+    Raises:
+        ConfigError: for what is no number of tokens.
+    """
+    text = str(value).strip()
+    unit = _TOKEN_UNITS.get(text[-1:].upper(), 1)
+    try:
+        tokens = int(Fraction(text[:-1] if unit > 1 else text) * unit)
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(
+            f"{where}: must be a number of tokens such as 10000000000 or 10B, but got {value!r}"
+        ) from error
+    if tokens < 0:
+        raise ConfigError(f"{where}: must not be negative, but got {value!r}")
+    return tokens
 
 
 def _check_source(source: SourceConfig, where: str) -> None:
@@ -207,7 +308,7 @@ def config_from(raw: Any, overrides: Mapping[str, Any] | None = None) -> StreamC
     for key, value in (overrides or {}).items():
         _override(data, key, value)
     try:
-        config = msgspec.convert(data, StreamConfig, dec_hook=None)
+        config = msgspec.convert(data, StreamConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error))) from error
     config.check()

@@ -19,44 +19,73 @@ Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The canonical choices of a stream: whatever decides the order.
+    """The canonical choices of a stream in the phase that a cursor stands in: whatever decides the order.
 
     Attributes:
-        seed, seq_length: of the run.
-        packing: policy, overlong and document_multiple, joined by slashes.
-        windows, round_tokens: the planning unit; round_tokens is an exact fraction.
+        seed: of the run.
         tokenizer: hash of vocabulary, merges and pre-tokenizer, shared by all sources.
+        seq_length: of the phase.
+        packing: policy, overlong and document_multiple, joined by slashes.
+        plan: windows x window_tokens.
+        round_tokens: the budget of a round as it was resolved when the phase began; an exact fraction.
+        before: hash of the phases that are over; "" in the first.
     """
 
     seed: int
+    tokenizer: str
     seq_length: int
     packing: str
-    windows: int
+    plan: str
     round_tokens: str
-    tokenizer: str
+    before: str = ""
+
+
+class EraPast(msgspec.Struct, frozen=True, array_like=True):
+    """Epochs of a source with the same shards in the same kind of order; see `plan.epoch_order.Era`."""
+
+    epoch: Count
+    start: Count
+    shards: Size
+    shuffle: Count
 
 
 class SourcePast(msgspec.Struct, frozen=True, array_like=True):
     """What a source is and what the run has planned of it.
 
     Attributes:
-        content: hash of what the source holds.
-        weight: its exact share of tokens.
+        content: hash of what its first `shards` shards hold.
+        shards: how many it had.
+        weight: its share of tokens in the phase.
         epochs: its limit.
-        shuffle: shards shuffled together; 0 for none.
+        shuffle: shards shuffled together in the phase; 0 for none.
+        eras: the eras in force from the cursor's round on; none if there has been but one.
         tokens, documents: planned so far.
         truncated_tokens, dropped_documents, dropped_tokens: lost so far to `overlong`.
     """
 
     content: str
+    shards: Count
     weight: str
     epochs: int | None
-    shuffle: int
+    shuffle: Count
+    eras: list[EraPast] = []
     tokens: Count = 0
     documents: Count = 0
     truncated_tokens: Count = 0
     dropped_documents: Count = 0
     dropped_tokens: Count = 0
+
+
+class SegmentPast(msgspec.Struct, frozen=True, array_like=True):
+    """Where the cursor's stretch of rounds began.
+
+    Attributes:
+        first_round: the round.
+        offsets: where it found the axis of each source, in the order of their names.
+    """
+
+    first_round: Count
+    offsets: list[Count]
 
 
 class Within(msgspec.Struct, frozen=True, array_like=True):
@@ -78,9 +107,11 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         stream, sources: which stream; sources by name.
-        phase: number of the phase of the config.
+        phase: number of the phase.
+        segment: where its stretch of rounds began; null for the beginning of the run.
         round, offset: the next step begins with sequence `offset` of `round`.
-        sequences, step: planned before it.
+        sequences, positions, step: planned before it.
+        skipped: stretches that were skipped: the step, and how many.
         within: set between the micro batches of a step.
         version: of this record. order_version: of the order.
     """
@@ -90,8 +121,11 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: Count = 0
     offset: Count = 0
     sequences: Count = 0
+    positions: Count = 0
     step: Count = 0
     phase: Count = 0
+    segment: SegmentPast | None = None
+    skipped: list[tuple[Count, Size]] = []
     within: Within | None = None
     version: int = CURSOR_VERSION
     order_version: int = ORDER_VERSION
@@ -133,37 +167,25 @@ def read_cursor(state: Any) -> Cursor:
         raise CursorMismatchError(f"the cursor is damaged ({error}); load a state that state_dict() gave") from error
 
 
-def check_same_stream(cursor: Cursor, stream: StreamPast, sources: dict[str, SourcePast]) -> None:
+def refuse_difference(differing: dict[str, tuple[Any, Any]]) -> None:
     """Refuse a cursor that belongs to another stream.
+
+    Args:
+        differing: what the cursor has and what the stream has, by field; may be empty.
 
     Raises:
         CursorMismatchError: naming every field that differs, with both values.
     """
-    differing: dict[str, tuple[Any, Any]] = {}
-    for field in StreamPast.__struct_fields__:
-        saved, now = getattr(cursor.stream, field), getattr(stream, field)
-        if saved != now:
-            differing[field] = (saved, now)
-    for name in sorted(cursor.sources.keys() | sources.keys()):
-        if name not in sources or name not in cursor.sources:
-            differing[f"sources.{name}"] = ("present", "absent") if name in cursor.sources else ("absent", "present")
-            continue
-        for field in ("content", "weight", "epochs", "shuffle"):
-            saved, now = getattr(cursor.sources[name], field), getattr(sources[name], field)
-            if saved != now:
-                differing[f"sources.{name}.{field}"] = (saved, now)
-    if differing:
-        listed = "; ".join(
-            f"{field}: the cursor has {saved!r}, this stream {now!r}" for field, (saved, now) in differing.items()
-        )
-        hint = (
-            " (`content` differs when a shard of the source was changed, added or removed)"
-            if any(f.endswith(".content") for f in differing)
-            else ""
-        )
-        raise CursorMismatchError(
-            f"this cursor belongs to another stream: {listed}{hint}; resume with the config and the data that the run "
-            "was started with, "
-            f"or start a new run without the cursor",
-            tuple(differing),
-        )
+    if not differing:
+        return
+    listed = "; ".join(
+        f"{field}: the cursor has {saved!r}, this stream {now!r}" for field, (saved, now) in differing.items()
+    )
+    hint = ""
+    if any(field.endswith(".content") for field in differing):
+        hint = " (`content` differs when a shard of the source was changed or removed since)"
+    raise CursorMismatchError(
+        f"this cursor belongs to another stream: {listed}{hint}; resume with the config and the data that the run was "
+        f"started with (what changes in mid-run goes into `phases`), or start a new run without the cursor",
+        tuple(differing),
+    )

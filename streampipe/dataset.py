@@ -11,6 +11,7 @@ from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.parallel import Topology
 from streampipe.run_ahead import MicroBatches, Stride, delivered_of_step
+from streampipe.step_size import step_size
 from streampipe.stream import Stream, open_stream
 
 
@@ -33,7 +34,8 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
         super().__init__()
         self.config = config
         self.topology = topology or Topology()
-        self.topology.check_batch(config.batch.global_batch_size, config.batch.micro_batch_size)
+        for size in step_size(config.batch).sizes([phase.seq_length for _, phase in config.in_phases()]):
+            self.topology.check_batch(size, config.batch.micro_batch_size)
         self._stream: Stream | None = None
         self._cursor: Cursor | None = None
 
@@ -51,9 +53,11 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
         info = get_worker_info()
         stride = Stride(info.id, info.num_workers) if info is not None else Stride()
         # A loaded cursor is for one iterator: the epoch after a resumed one is whole again.
-        cursor, self._cursor = self._cursor or self.stream.start(), None
+        cursor, self._cursor = self._cursor, None
+        if cursor is None:
+            self._stream, cursor = self.stream.afresh(), self.stream.start()
         if self.stream.ended(cursor):
-            cursor = self.stream.start()
+            self._stream, cursor = self.stream.afresh(), self.stream.start()
         return TensorBatches(self.stream, self.topology, cursor, stride)
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,9 +74,9 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
             CursorMismatchError: when it belongs to another stream, or stands inside a step that was cut otherwise.
         """
         cursor = read_cursor(state)
-        self.stream.place(cursor)
-        delivered_of_step(cursor, self.stream, self.topology)
-        self._cursor = cursor
+        stream = self.stream.resumed(cursor)
+        delivered_of_step(cursor, stream, self.topology)
+        self._stream, self._cursor = stream, cursor
 
 
 class TensorBatches(Iterator[dict[str, Any]]):
@@ -102,7 +106,9 @@ class TensorBatches(Iterator[dict[str, Any]]):
         """
         self._batches.close()
         stride = Stride(int(state["skip"]), self._workers)
-        self._batches = MicroBatches(self._stream, self._topology, read_cursor(state["cursor"]), stride)
+        cursor = read_cursor(state["cursor"])
+        self._stream = self._stream.resumed(cursor)
+        self._batches = MicroBatches(self._stream, self._topology, cursor, stride)
         self._state = state
 
     def close(self) -> None:

@@ -129,16 +129,16 @@ class StreamLoader(Iterator[dict[str, Any]]):
             source.name: {
                 "tokens": past.tokens,
                 "documents": past.documents,
-                "epochs": (past.tokens + past.truncated_tokens + past.dropped_tokens) / int(source.shard_tokens.sum()),
+                "epochs": axis.epochs_until(past.tokens + past.truncated_tokens + past.dropped_tokens),
                 "share": past.tokens / tokens if tokens else 0.0,
                 "truncated_tokens": past.truncated_tokens,
                 "dropped_documents": past.dropped_documents,
                 "dropped_tokens": past.dropped_tokens,
             }
-            for source in self.stream.sources
+            for source, axis in zip(self.stream.sources, self.stream.planner.axes, strict=True)
             for past in (cursor.sources[source.name],)
         }
-        positions = cursor.sequences * self.config.seq_length
+        positions = cursor.positions
         planned = {"steps": cursor.step, "sequences": cursor.sequences, "tokens": tokens}
         return (
             planned | {"padding": 1 - tokens / positions if positions else 0.0, "sources": sources} | self._meter.read()
@@ -157,9 +157,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
         cursor = self._cursor or self.stream.start()
         if self.stream.ended(cursor):
             cursor = self._cursor = self.stream.start()
+        self.dataset.load_state_dict(cursor.to_dict())
         if not self._announced:
             self._announce(cursor)
-        self.dataset.load_state_dict(cursor.to_dict())
         workers = self.config.loader.num_workers
         if not workers:
             return iter(self.dataset)
@@ -181,7 +181,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
             {
                 "fingerprint": _short_hash(self.stream.start().to_json()),
                 "topology": f"dp {topology.dp_size} tp {topology.tp_size} pp {topology.pp_size} cp {topology.cp_size}",
-                "batch": f"{batch.global_batch_size} by {batch.micro_batch_size}, {batch.layout}, {batch.labels}",
+                "batch": f"{batch.global_batch_size}, {batch.global_batch_tokens} by {batch.micro_batch_size}, "
+                f"{batch.layout}, {batch.labels}",
                 "cursor": _short_hash(cursor.to_json()),
                 "first plan": expected.plan_hash,
             }

@@ -136,6 +136,10 @@ class MockSource:
     @property
     def content_hash(self) -> str:
         """What the source holds, as a hash of what makes it."""
+        return self.content_of(len(self.shard_tokens))
+
+    def content_of(self, shards: int) -> str:
+        """Return a hash of what makes the source."""
         words = raw_words(
             1,
             "mock content",

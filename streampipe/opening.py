@@ -8,7 +8,7 @@ import numpy as np
 from streampipe.config import SourceConfig, StreamConfig
 from streampipe.errors import ConfigError, DocumentTooLongError
 from streampipe.mock import MockSource
-from streampipe.plan.blend import Share, weight_fraction
+from streampipe.plan.blend import weight_fraction
 from streampipe.plan.pieces import PackingConfig
 from streampipe.shards.source import Source
 
@@ -19,7 +19,7 @@ _SHARDS_COUNTED = 16
 
 
 def open_sources(config: StreamConfig) -> tuple[list[OpenedSource], list[int]]:
-    """Open the sources whose weight is above 0, in the order of their names.
+    """Open the sources that have a weight in any phase, in the order of their names.
 
     Returns:
         the sources, and the position of each in `config.sources`.
@@ -29,13 +29,15 @@ def open_sources(config: StreamConfig) -> tuple[list[OpenedSource], list[int]]:
         ConfigError: when sources do not belong together, or the config does not fit them.
         DocumentTooLongError: when documents are too long and the config does not say what to do with them.
     """
+    phases = [phase for _, phase in config.in_phases()]
     opened: list[tuple[int, OpenedSource]] = []
     for number, source in enumerate(config.sources):
-        if source.weight is not None and not weight_fraction(source.weight, f"$.sources[{number}].weight"):
-            continue
-        opened.append((number, _open(source, config.seed)))
-    if not opened:
-        raise ConfigError("$.sources: every weight is 0; give at least one source a weight above 0")
+        if any(_takes_part(phase, number) for phase in phases):
+            opened.append((number, _open(source, config.seed)))
+    for number, phase in enumerate(phases):
+        if not any(_takes_part(phase, source) for source in range(len(config.sources))):
+            where = f"$.phases[{number - 1}].weights" if number else "$.sources"
+            raise ConfigError(f"{where}: every weight is 0; give at least one source a weight above 0")
     opened.sort(key=lambda pair: pair[1].name)
     for number, each in opened:
         if not int(each.shard_tokens.sum()):
@@ -43,18 +45,27 @@ def open_sources(config: StreamConfig) -> tuple[list[OpenedSource], list[int]]:
                 f"$.sources[{number}]: {each.name!r} ({each.url}) holds no document in split "
                 f"{config.sources[number].split!r}; take it out, or choose another split"
             )
-    _check_together(opened, config)
-    for number, each in opened:
-        _check_lengths(number, each, config)
+    for phase in phases:
+        _check_together(opened, phase)
+        for number, each in opened:
+            if _takes_part(phase, number):
+                _check_lengths(number, each, phase)
     return [each for _, each in opened], [number for number, _ in opened]
 
 
-def share_of(config: StreamConfig, number: int, opened: OpenedSource) -> Share:
-    """Return what the blend knows of source `number`; without weights, shares follow sizes."""
-    source, tokens = config.sources[number], int(opened.shard_tokens.sum())
-    if source.weight is None:
-        return Share(source.name, Fraction(tokens), tokens, source.epochs)
-    return Share(source.name, weight_fraction(source.weight, f"$.sources[{number}].weight"), tokens, source.epochs)
+def weights_of(config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> tuple[Fraction, ...]:
+    """Return the weight of each source as a share of tokens, on any scale; without weights, shares follow sizes."""
+    weights = []
+    for source, number in zip(sources, numbers, strict=True):
+        given, tokens = config.sources[number].weight, int(source.shard_tokens.sum())
+        if given is None:
+            weights.append(Fraction(tokens))
+            continue
+        weight = weight_fraction(given, f"$.sources[{number}].weight")
+        if config.weight_by == "documents":
+            weight *= Fraction(tokens, int(source.shard_documents.sum()))
+        weights.append(weight)
+    return tuple(weights)
 
 
 def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> PackingConfig:
@@ -63,6 +74,11 @@ def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> Packin
         return config.packing
     text = any(source.kind == "text" for source in sources)
     return msgspec.structs.replace(config.packing, overlong="split" if text else "error")
+
+
+def _takes_part(config: StreamConfig, number: int) -> bool:
+    weight = config.sources[number].weight
+    return weight is None or bool(weight_fraction(weight, f"$.sources[{number}].weight"))
 
 
 def _open(source: SourceConfig, seed: int) -> OpenedSource:

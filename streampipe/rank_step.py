@@ -76,7 +76,7 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
 
 def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: int) -> dict[str, Any]:
     """Assemble a micro batch of a share whose frames have been read, with the cursor of the place after it."""
-    config, batch_config = stream.config, stream.config.batch
+    batch_config = stream.config.batch
     size, micro_batches = batch_config.micro_batch_size, share.micro_batches
     lo, hi = int(share.bounds[number]), int(share.bounds[number + 1])
     row, *others = (getattr(share.segments, name)[lo:hi] for name in _NAMES)
@@ -84,7 +84,7 @@ def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: 
     if trained is not None:
         trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
     segments = replace(Segments(row - number * size, *others), trained=trained)
-    batch = assemble(segments, share.views(), (size, config.seq_length), batch_config, stream.pad_id)
+    batch = assemble(segments, share.views(), (size, share.step.seq_length), batch_config, stream.pad_id)
     if stream.sources[0].members == 2:
         batch["pair_ids"] = batch["document_ids"]
     batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
@@ -93,7 +93,7 @@ def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: 
     if number + 1 == micro_batches:
         cursor = stream.cursor(share.step.after)
     else:
-        within = Within(number + 1, topology.dp_size, size, batch_config.global_batch_size)
+        within = Within(number + 1, topology.dp_size, size, share.step.global_batch_size)
         cursor = stream.cursor(share.step.before, within)
     batch["cursor"] = cursor.to_dict()
     return batch

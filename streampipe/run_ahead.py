@@ -109,8 +109,6 @@ class _Pipeline:
         self.topology = topology
         self.stride = stride
         self.cursor = cursor
-        batch = stream.config.batch
-        topology.check_batch(batch.global_batch_size, batch.micro_batch_size)
         self.skipped = delivered_of_step(cursor, stream, topology)
         self.rounds = PlannedRounds(stream)
         self.reader = FrameReader(stream.config.storage)
@@ -167,13 +165,13 @@ class _Pipeline:
 
     def _advances_at_once(self) -> bool:
         """Return whether the next step needs no round that is still being planned."""
-        place, batch = self.schedule.place, self.stream.config.batch
+        place = self.schedule.place
         left = len(self.addressed[place.round].plan) - place.offset if place.round in self.addressed else 0
-        return left >= batch.global_batch_size or self.rounds.ready(place.round + 1 if left else place.round)
+        return left >= self.stream.size_of_step(place) or self.rounds.ready(place.round + 1 if left else place.round)
 
     def _jobs(self) -> Iterator[_Job]:
         count = 0
-        while (step := self.schedule.next(self.stream.config.batch.global_batch_size)) is not None:
+        while (step := self.schedule.next(self.stream.size_of_step(self.schedule.place))) is not None:
             rounds = tuple(self.addressed[span.plan.round] for span in step.spans)
             for past in [number for number in self.addressed if number < step.spans[-1].plan.round]:
                 del self.addressed[past]
@@ -244,7 +242,7 @@ def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int
     now = {
         "dp_size": topology.dp_size,
         "micro_batch_size": batch.micro_batch_size,
-        "global_batch_size": batch.global_batch_size,
+        "global_batch_size": (size := stream.size_of_step(stream.place(cursor))),
     }
     if differing := tuple(name for name, value in now.items() if getattr(within, name) != value):
         listed = "; ".join(
@@ -256,7 +254,7 @@ def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int
             f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
             differing,
         )
-    if within.micro_batches >= (due := topology.check_batch(batch.global_batch_size, batch.micro_batch_size)):
+    if within.micro_batches >= (due := topology.check_batch(size, batch.micro_batch_size)):
         raise CursorMismatchError(
             f"the cursor says that {within.micro_batches} micro batches of step {cursor.step} have been delivered, but "
             f"inside a step it can be {due - 1} at most; the cursor is damaged; load a state that state_dict() gave",

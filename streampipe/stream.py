@@ -1,19 +1,19 @@
-"""A config, opened: its sources, its planner, and what makes it this stream and no other."""
+"""A config, opened: its sources, its plan from a place on, and what makes it this stream and no other."""
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from streampipe.address import Addressed, address
 from streampipe.config import StreamConfig
-from streampipe.cursor import Cursor, SourcePast, StreamPast, Within, check_same_stream
-from streampipe.opening import OpenedSource, open_sources, resolve_packing, share_of
-from streampipe.plan.blend import Blend, resolve_round_tokens
-from streampipe.plan.epoch_order import SourceAxis
-from streampipe.plan.planner import Layout, Planner
+from streampipe.cursor import Cursor, Within
+from streampipe.opening import OpenedSource, open_sources
+from streampipe.plan.planner import Planner
 from streampipe.plan.schedule import COUNTED, Place
+from streampipe.resume import plan_run
+from streampipe.step_size import step_size
 
 
 class Stream:
@@ -21,75 +21,92 @@ class Stream:
 
     Attributes:
         config: as given.
-        sources: opened, those with a weight above 0, by name.
+        sources: opened, those with a weight above 0 in some phase, by name.
         numbers: their positions in `config.sources`.
-        planner: of the rounds.
-        past, source_pasts: what a cursor must agree with.
+        planner: of the rounds, from the cursor on.
+        step_size: sequences of each step.
         pad_id: stands where no token is.
         stored_dtype: the widest in which a source stores its ids, native; frames of the others are widened when
             decoded.
     """
 
-    def __init__(self, config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> None:
+    def __init__(
+        self, config: StreamConfig, sources: list[OpenedSource], numbers: list[int], cursor: Cursor | None = None
+    ) -> None:
         self.config = config
         self.sources = sources
         self.numbers = numbers
-        shares = [share_of(config, n, source) for n, source in zip(numbers, sources, strict=True)]
-        window_tokens = config.plan.resolved_window_tokens(config.seq_length)
-        round_tokens = resolve_round_tokens(shares, config.plan.windows, window_tokens, config.seq_length)
-        groups = [config.shuffle_of(n) for n in numbers]
-        axes = [SourceAxis(s.name, s, config.seed, group) for s, group in zip(sources, groups, strict=True)]
-        packing = resolve_packing(config, sources)
-        layout = Layout(config.seed, config.seq_length, config.plan.windows, packing, sources[0].members)
-        self.planner = Planner(axes, Blend(shares, round_tokens), layout, shuffled=any(g is not None for g in groups))
-        total = sum((share.weight for share in shares), Fraction(0))
-        self.past = StreamPast(
-            seed=config.seed,
-            seq_length=config.seq_length,
-            packing=f"{packing.policy}/{packing.overlong}/{packing.document_multiple}",
-            windows=config.plan.windows,
-            round_tokens=str(round_tokens),
-            tokenizer=sources[0].tokenizer.core_hash[:16],
-        )
-        self.source_pasts = {
-            source.name: SourcePast(source.content_hash[:12], str(share.weight / total), share.epochs, group or 0)
-            for source, share, group in zip(sources, shares, groups, strict=True)
-        }
+        self.step_size = step_size(config.batch)
+        self._run = plan_run(config, sources, numbers, cursor)
+        self._from_the_start = cursor is None
+        self._pasts: tuple[int, Any] = (-1, None)
+        self._start: Cursor | None = None
         self.stored_dtype: np.dtype[Any] = np.dtype(f"u{max(source.token_dtype.itemsize for source in sources)}")
         tokenizer = sources[0].tokenizer
         self.pad_id = next((i for i in (tokenizer.pad_id, tokenizer.eos_id) if i is not None), 0)
 
+    @property
+    def planner(self) -> Planner:
+        """Plans the rounds of the run."""
+        return self._run.planner
+
+    def resumed(self, cursor: Cursor) -> "Stream":
+        """Return the stream that goes on from a cursor.
+
+        Raises:
+            CursorMismatchError: when the cursor belongs to another stream.
+        """
+        return Stream(self.config, self.sources, self.numbers, cursor)
+
+    def afresh(self) -> "Stream":
+        """Return the stream from its beginning."""
+        return self if self._from_the_start else Stream(self.config, self.sources, self.numbers)
+
     def start(self) -> Cursor:
         """Return the cursor of a stream that has given nothing yet."""
-        return Cursor(stream=self.past, sources=self.source_pasts)
+        if self._start is None:
+            nothing = np.zeros((len(self.sources), len(COUNTED)), np.int64)
+            self._start = self.afresh().cursor(Place(0, 0, 0, 0, nothing))
+        return self._start
 
     def ended(self, cursor: Cursor) -> bool:
         """Return whether a finite run has given everything."""
         return self.planner.rounds is not None and cursor.round >= self.planner.rounds
 
     def place(self, cursor: Cursor) -> Place:
-        """Return where a cursor's next step begins.
+        """Return where a cursor's next step begins."""
+        nothing = [0] * len(COUNTED)
+        pasts = [cursor.sources.get(source.name) for source in self.sources]
+        counts = [[getattr(past, name) for name in COUNTED] if past is not None else nothing for past in pasts]
+        table = np.array(counts, np.int64)
+        done = (cursor.round, cursor.offset, cursor.sequences, cursor.step)
+        return Place(*done, table, cursor.positions, cursor.skipped)
 
-        Raises:
-            CursorMismatchError: when the cursor belongs to another stream.
-        """
-        check_same_stream(cursor, self.past, self.source_pasts)
-        counts = [[getattr(cursor.sources[source.name], name) for name in COUNTED] for source in self.sources]
-        return Place(cursor.round, cursor.offset, cursor.sequences, cursor.step, np.array(counts, np.int64))
+    def size_of_step(self, place: Place) -> int:
+        """Return how many sequences the step has that begins at a place."""
+        seq_length = self.planner.layout(place.round).seq_length
+        return self.step_size.at(place.step, int(place.counts[:, 0].sum()), seq_length)
 
     def cursor(self, place: Place, within: Within | None = None) -> Cursor:
         """Return the cursor of a step border, or of a place within the step that begins there."""
-        sources = {}
-        for source, counts in zip(self.sources, place.counts.tolist(), strict=True):
-            past = self.source_pasts[source.name]
-            sources[source.name] = SourcePast(past.content, past.weight, past.epochs, past.shuffle, *counts)
+        if self._pasts[0] != place.round:
+            self._pasts = place.round, self._run.past(place.round)
+        stream, pasts, phase, segment = self._pasts[1]
+        sources = {
+            source.name: msgspec.structs.replace(pasts[source.name], **dict(zip(COUNTED, counts, strict=True)))
+            for source, counts in zip(self.sources, place.counts.tolist(), strict=True)
+        }
         return Cursor(
-            stream=self.past,
+            stream=stream,
             sources=sources,
+            phase=phase,
+            segment=segment,
             round=place.round,
             offset=place.offset,
             sequences=place.sequences,
+            positions=place.positions,
             step=place.step,
+            skipped=place.skipped,
             within=within,
         )
 

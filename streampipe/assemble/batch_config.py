@@ -9,12 +9,27 @@ from streampipe.errors import ConfigError
 Field = Literal["tokens", "labels", "position_ids", "loss_mask", "padding_mask"]
 
 
+class RampStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From where on steps have a size.
+
+    Attributes:
+        size: sequences of a step over all ranks.
+        tokens: from the first step on that begins after this many tokens; or
+        steps: from this step on. Neither: from the beginning.
+    """
+
+    size: int
+    tokens: int | None = None
+    steps: int | None = None
+
+
 class BatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a batch looks like; nothing of it changes the order of sequences.
 
     Attributes:
         layout: `thd` lays sequences end to end with `cu_seqlens`; `sbhd` gives one document a row, right-padded.
-        global_batch_size: sequences of a step over all ranks.
+        global_batch_size: sequences of a step over all ranks; a list of stages for a ramp-up.
+        global_batch_tokens: instead, positions of a step: its size follows `seq_length`.
         micro_batch_size: sequences of a batch.
         fields: arrays to make; leave out what the model derives itself.
         labels: `aligned` labels are the target of the token beside them; `unshifted` ones are for models that shift
@@ -23,7 +38,8 @@ class BatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     layout: Literal["thd", "sbhd"] = "thd"
-    global_batch_size: int = 1
+    global_batch_size: int | list[RampStage] = 1
+    global_batch_tokens: int | None = None
     micro_batch_size: int = 1
     fields: tuple[Field, ...] = ("tokens", "labels", "position_ids", "loss_mask")
     labels: Literal["aligned", "unshifted"] = "aligned"
@@ -31,9 +47,8 @@ class BatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, policy: str) -> None:
         """Raise ConfigError for what has no meaning together."""
-        for key in ("global_batch_size", "micro_batch_size"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"$.batch.{key}: must be at least 1, but got {getattr(self, key)}")
+        if self.micro_batch_size < 1:
+            raise ConfigError(f"$.batch.micro_batch_size: must be at least 1, but got {self.micro_batch_size}")
         if self.layout == "sbhd" and policy != "none":
             raise ConfigError(
                 f"$.batch.layout: sbhd gives one document a row, but packing.policy {policy!r} puts several into a "

@@ -1,6 +1,7 @@
 """A source as an endless axis of tokens: epoch 0, epoch 1, ..., each a permutation of its frames."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,60 +55,125 @@ class FrameRun:
 
 
 @dataclass(frozen=True)
+class Era:
+    """Epochs of a source that have the same shards in the same kind of order.
+
+    Attributes:
+        epoch: the first of them.
+        start: axis position at which it begins.
+        shards: how many shards of the manifest take part, from the first on.
+        shuffle: shards whose frames are permuted together; 0 for everything in the order of the manifest.
+    """
+
+    epoch: int
+    start: int
+    shards: int
+    shuffle: int
+
+
+@dataclass(frozen=True)
 class _Epoch:
+    start: int  # axis position at which it begins
     order: NDArray[np.int64]  # shards in the order of this epoch
+    group: int  # shards of a group
     group_start: NDArray[np.int64]  # [groups + 1] token position inside the epoch at which a group of shards begins
 
 
 class SourceAxis:
     """The frames of one source in the order in which the blend consumes them.
 
-    Shards are permuted, then taken in groups of `shuffle_shards`; the frames of a group are permuted together.
-    `shuffle_shards=None` leaves everything in the order of the manifest.
+    Shards are permuted, then taken in groups of `shuffle`; the frames of a group are permuted together. A source that
+    grows, or whose `shuffle` changes, begins a new era with its next epoch.
+
+    Args:
+        name: of the source; part of every key.
+        lengths: of its documents.
+        seed: of the run.
+        eras: in order; the first may begin later than epoch 0 where earlier ones are over.
+        order: shards in an order of the user's own, instead of a permutation.
     """
 
-    def __init__(self, name: str, lengths: Lengths, seed: int, shuffle_shards: int | None) -> None:
+    def __init__(
+        self, name: str, lengths: Lengths, seed: int, eras: Sequence[Era], order: NDArray[np.int64] | None = None
+    ) -> None:
         self.name = name
         self.lengths = lengths
-        self.epoch_tokens = int(lengths.shard_tokens.sum())
+        self.eras = tuple(eras)
         self._seed = seed
-        self._shuffle_shards = shuffle_shards
+        self._order = order
+        self._before = np.concatenate([[0], np.cumsum(lengths.shard_tokens)])
         self._epochs: OrderedDict[int, _Epoch] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], FrameRun] = OrderedDict()
+
+    def epoch_tokens(self, era: Era) -> int:
+        """Return the tokens of each epoch of an era."""
+        return int(self._before[era.shards])
+
+    def epoch_at(self, position: int) -> tuple[int, int]:
+        """Return the epoch that an axis position lies in, and where that epoch begins."""
+        era = max((era for era in self.eras if era.start <= position), key=lambda era: era.epoch, default=self.eras[0])
+        passed = (position - era.start) // self.epoch_tokens(era)
+        return era.epoch + passed, era.start + passed * self.epoch_tokens(era)
+
+    def start_of(self, epoch: int) -> int:
+        """Return the axis position at which an epoch begins."""
+        era = self._era_of(epoch)
+        return era.start + (epoch - era.epoch) * self.epoch_tokens(era)
+
+    def epochs_until(self, position: int) -> float:
+        """Return how many passes an axis position stands for."""
+        epoch, start = self.epoch_at(position)
+        return epoch + (position - start) / max(1, self.start_of(epoch + 1) - start)
+
+    def changed(self, position: int, shards: int, shuffle: int) -> "SourceAxis":
+        """Return the axis that takes in `shards` and `shuffle` with the first epoch to begin at `position` or later."""
+        epoch, start = self.epoch_at(position)
+        if start < position:
+            epoch += 1
+        kept = [era for era in self.eras if era.epoch < epoch] or []
+        era = Era(epoch, self.start_of(epoch), shards, shuffle)
+        return SourceAxis(self.name, self.lengths, self._seed, [*kept, era], self._order)
 
     def frames_between(self, start: int, stop: int) -> FrameRun:
         """Return the frames whose first token lies in `[start, stop)` of the axis, in axis order."""
         runs: list[FrameRun] = []
         position = start
         while position < stop:
-            epoch = position // self.epoch_tokens
-            base = epoch * self.epoch_tokens
-            end = min(stop, base + self.epoch_tokens)
-            group_start = self._epoch(epoch).group_start
+            number, base = self.epoch_at(position)
+            end = min(stop, self.start_of(number + 1))
+            group_start = self._epoch(number).group_start
             first = int(np.searchsorted(group_start, position - base, side="right")) - 1
             last = int(np.searchsorted(group_start, end - base, side="left"))
             for group in range(first, last):
-                run = self._group(epoch, group)
+                run = self._group(number, group)
                 lo, hi = np.searchsorted(run.starts, (position, end), side="left")
                 if lo < hi:
                     runs.append(FrameRun(run.epoch[lo:hi], run.shard[lo:hi], run.frame[lo:hi], run.starts[lo:hi]))
             position = end
         return _joined(runs)
 
+    def shard_order(self, epoch: int) -> NDArray[np.int64]:
+        """Return the shards in the order of an epoch."""
+        return self._epoch(epoch).order
+
+    def _era_of(self, epoch: int) -> Era:
+        return max((era for era in self.eras if era.epoch <= epoch), key=lambda era: era.epoch, default=self.eras[0])
+
     def _epoch(self, epoch: int) -> _Epoch:
         if epoch not in self._epochs:
-            tokens = self.lengths.shard_tokens
-            if self._shuffle_shards is None:
-                order, group = np.arange(len(tokens)), 1
+            era = self._era_of(epoch)
+            group = era.shuffle or 1
+            if self._order is not None:
+                order = self._order
+            elif not era.shuffle:
+                order = np.arange(era.shards)
             else:
-                order, group = (
-                    keyed_permutation(len(tokens), self._seed, "shards", self.name, epoch),
-                    self._shuffle_shards,
-                )
-            ends = np.cumsum(tokens[order])
+                order = keyed_permutation(era.shards, self._seed, "shards", self.name, epoch)
+            ends = np.cumsum(self.lengths.shard_tokens[order])
             # The last shard of each group closes it; the last group may be smaller.
-            closing = np.minimum(np.arange(group, len(tokens) + group, group), len(tokens)) - 1
-            self._epochs[epoch] = _Epoch(order, np.concatenate([[0], ends[closing]]))
+            closing = np.minimum(np.arange(group, len(order) + group, group), len(order)) - 1
+            starts = np.concatenate([[0], ends[closing]])
+            self._epochs[epoch] = _Epoch(self.start_of(epoch), order, era.shuffle, starts)
             _keep(self._epochs, 2)
         return self._epochs[epoch]
 
@@ -119,19 +185,19 @@ class SourceAxis:
         self._groups.move_to_end(key)
         return self._groups[key]
 
-    def _load_group(self, epoch: int, group: int) -> FrameRun:
-        order = self._epoch(epoch).order
-        size = self._shuffle_shards or 1
-        shards = order[group * size : (group + 1) * size]
+    def _load_group(self, number: int, group: int) -> FrameRun:
+        epoch = self._epoch(number)
+        size = epoch.group or 1
+        shards = epoch.order[group * size : (group + 1) * size]
         frame_tokens = [self.lengths.index(int(shard)).tokens for shard in shards]
         shard = np.repeat(shards, [len(tokens) for tokens in frame_tokens])
         frame = np.concatenate([np.arange(len(tokens)) for tokens in frame_tokens])
         tokens = np.concatenate(frame_tokens)
-        if self._shuffle_shards is not None:
-            shuffled = keyed_permutation(len(frame), self._seed, "frames", self.name, epoch, group)
+        if epoch.group:
+            shuffled = keyed_permutation(len(frame), self._seed, "frames", self.name, number, group)
             shard, frame, tokens = shard[shuffled], frame[shuffled], tokens[shuffled]
-        ends = np.cumsum(tokens) + epoch * self.epoch_tokens + self._epoch(epoch).group_start[group]
-        return FrameRun(np.full(len(frame), epoch), shard, frame, ends - tokens)
+        ends = np.cumsum(tokens) + epoch.start + epoch.group_start[group]
+        return FrameRun(np.full(len(frame), number), shard, frame, ends - tokens)
 
 
 def _joined(runs: list[FrameRun]) -> FrameRun:

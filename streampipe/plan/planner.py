@@ -44,21 +44,19 @@ class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Layout:
-    """The canonical numbers that shape a round.
+    """The canonical numbers that shape the rounds of a phase.
 
     Attributes:
-        seed: of the run.
         seq_length: positions of a sequence.
         windows: columns of a round.
         packing: how documents become sequences, with `overlong` resolved.
-        members: token members of a document: 1, or 2 where documents are pairs.
+        shuffled: whether sequences stand in random order within their column.
     """
 
-    seed: int
     seq_length: int
     windows: int
     packing: PackingConfig
-    members: int = 1
+    shuffled: bool = True
 
 
 def _hold_breath() -> None:
@@ -71,15 +69,19 @@ class Planner:
     Args:
         axes: the sources in the order of the blend.
         blend: where each axis stands at each round.
-        layout: the canonical numbers.
-        shuffled: whether sequences stand in random order within their column.
+        layouts: of the blend's phases.
+        seed: of the run.
+        members: token members of a document: 1, or 2 where documents are pairs.
     """
 
-    def __init__(self, axes: Sequence[SourceAxis], blend: Blend, layout: Layout, *, shuffled: bool = True) -> None:
+    def __init__(
+        self, axes: Sequence[SourceAxis], blend: Blend, layouts: Sequence[Layout], seed: int, members: int = 1
+    ) -> None:
         self.axes = tuple(axes)
         self.blend = blend
-        self.layout = layout
-        self.shuffled = shuffled
+        self.layouts = tuple(layouts)
+        self.members = members
+        self._seed = seed
         self._latest: RoundPlan | None = None  # whoever asks for the same round again gets the same plan
         self._one_at_a_time = Lock()
 
@@ -87,6 +89,10 @@ class Planner:
     def rounds(self) -> int | None:
         """Rounds of a finite run; None for an endless one."""
         return self.blend.rounds
+
+    def layout(self, number: int) -> Layout:
+        """Return what shapes a round."""
+        return self.layouts[self.blend.segment(number).phase]
 
     def round(self, number: int, breathe: Callable[[], None] = _hold_breath) -> RoundPlan:
         """Plan a round.
@@ -106,17 +112,17 @@ class Planner:
             return latest
 
     def _plan(self, number: int, breathe: Callable[[], None]) -> RoundPlan:
-        layout = self.layout
-        frames, lengths, documents = self._line(number)
+        layout = self.layout(number)
+        frames, lengths, documents = self._line(number, layout)
         breathe()
-        if layout.members == 1:
+        if self.members == 1:
             kept = None
             pieces, lost = cut_documents(lengths.reshape(-1), documents, layout.seq_length, layout.packing)
         else:
             pieces, kept, lost = cut_pairs(lengths, documents, layout.seq_length, layout.packing)
         packed = pack(layout.packing.policy, pieces, layout.seq_length, layout.windows, breathe)
         column = level_columns(packed.window, layout.windows)
-        place = canonical_order(column, layout.windows, layout.seed, "sequences", number, shuffled=self.shuffled)
+        place = canonical_order(column, layout.windows, self._seed, "sequences", number, shuffled=layout.shuffled)
         if layout.packing.policy == "concat" and len(place):
             place = move_to_end(place, len(place) - 1)  # the only one that may hold padding
         sequence = place[packed.sequence]
@@ -131,7 +137,7 @@ class Planner:
         cost = cost_of_sequences(pieces.slot, start)
         return RoundPlan(number, layout.seq_length, layout.windows, frames, pieces, start, totals, running, cost)
 
-    def _line(self, number: int) -> tuple[FrameTable, NDArray[np.int64], NDArray[np.int64]]:
+    def _line(self, number: int, layout: Layout) -> tuple[FrameTable, NDArray[np.int64], NDArray[np.int64]]:
         """Lay the frames of a round end to end, window after window.
 
         Returns:
@@ -144,26 +150,22 @@ class Planner:
             *(np.concatenate([getattr(run, field) for run in runs]) for field in ("epoch", "shard", "frame")),
         )
         lengths = [self._lengths_of(table, row) for row in range(len(table))]
-        window = deal_frames(np.array([self._size(part) for part in lengths], np.int64), self.layout.windows)
+        window = deal_frames(np.array([_size(part, layout) for part in lengths], np.int64), layout.windows)
         order = np.argsort(window, kind="stable")
-        if self.shuffled:
+        if layout.shuffled:
             # Frames stand at random inside their window, so that no source always comes first in a sequence.
-            order = keyed_permutation(len(table), self.layout.seed, "windows", number)
+            order = keyed_permutation(len(table), self._seed, "windows", number)
             order = order[np.argsort(window[order], kind="stable")]
         lengths = [lengths[row] for row in order.tolist()]
         documents = np.array([len(part) for part in lengths], np.int64)
-        nothing = np.empty((0, self.layout.members), np.int64)
+        nothing = np.empty((0, self.members), np.int64)
         return table.take(order), np.concatenate([*lengths, nothing]).astype(np.int64), documents
 
     def _lengths_of(self, table: FrameTable, row: int) -> NDArray[np.int32]:
         axis, shard, frame = self.axes[int(table.source[row])], int(table.shard[row]), int(table.frame[row])
         index = axis.lengths.index(shard)
-        by_document = index.lengths.reshape(-1, self.layout.members)
+        by_document = index.lengths.reshape(-1, self.members)
         return by_document[index.first_document[frame] : index.first_document[frame + 1]]
-
-    def _size(self, lengths: NDArray[np.int32]) -> int:
-        """What a frame counts for when windows are made alike."""
-        return len(lengths) if self.layout.packing.policy == "none" else int(lengths.sum(dtype=np.int64))
 
     def _totals(
         self, frames: FrameTable, lengths: NDArray[np.int64], documents: NDArray[np.int64], lost: Lost
@@ -174,6 +176,11 @@ class Planner:
         return SourceTotals(
             *(np.bincount(frames.source, weights=a, minlength=len(self.axes)).astype(np.int64) for a in amounts)
         )
+
+
+def _size(lengths: NDArray[np.int32], layout: Layout) -> int:
+    """What a frame counts for when windows are made alike."""
+    return len(lengths) if layout.packing.policy == "none" else int(lengths.sum(dtype=np.int64))
 
 
 def require_progress(plan: RoundPlan, empty_rounds: int) -> None:

@@ -1,7 +1,7 @@
 """Rounds cut into steps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ class Place:
         step: steps so far.
         counts: int64 [sources, 5], planned so far of each source of the blend, in the order of `COUNTED`. What a round
             loses is counted with its first sequence.
+        positions: of the sequences so far.
+        skipped: stretches that were skipped: the step, and how many.
     """
 
     round: int
@@ -40,6 +42,8 @@ class Place:
     sequences: int
     step: int
     counts: NDArray[np.int64]
+    positions: int = 0
+    skipped: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -48,34 +52,33 @@ class StepPlan:
 
     Attributes:
         before, after: the step borders.
-        spans: where the sequences lie, in canonical order.
-        global_batch_size: sequences of the step; those beyond the spans are empty (the end of a finite run).
-        windows: columns; the n-th sequence of the run stands in column `n % windows`.
+        spans: where the sequences lie, in canonical order; all of one `seq_length`.
+        global_batch_size: sequences of the step; those beyond the spans are empty (the end of a finite run, or of a
+            phase that is followed by another `seq_length`).
     """
 
     before: Place
     after: Place
     spans: tuple[Span, ...]
     global_batch_size: int
-    windows: int
+
+    @property
+    def seq_length(self) -> int:
+        """Positions of each sequence."""
+        return self.spans[0].plan.seq_length
 
     def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
         """Return which sequences of the step a rank gets, in the order of its micro batches."""
-        columns = (self.before.sequences + np.arange(self.global_batch_size)) % self.windows
+        columns = self.before.sequences + np.arange(self.global_batch_size)
         costs = np.zeros(self.global_batch_size, np.int64)
         filled = 0
         for span in self.spans:
-            costs[filled : filled + span.last - span.first] = span.plan.cost[span.first : span.last]
-            filled += span.last - span.first
+            rows = slice(filled, filled + span.last - span.first)
+            columns[rows] %= span.plan.windows
+            costs[rows] = span.plan.cost[span.first : span.last]
+            filled = rows.stop
+        columns[filled:] %= self.spans[-1].plan.windows
         return share_of_rank(columns, costs, dp_size, dp_rank)
-
-    def locate(self, row: int) -> tuple[RoundPlan, int] | None:
-        """Return the round and the number in it of the step's sequence `row`; None for an empty one."""
-        for span in self.spans:
-            if row < span.last - span.first:
-                return span.plan, span.first + row
-            row -= span.last - span.first
-        return None
 
 
 class Schedule:
@@ -95,6 +98,10 @@ class Schedule:
         self._plan_round = plan_round or planner.round
         self._round: RoundPlan | None = None
 
+    def seq_length(self) -> int:
+        """Return the positions of the next step's sequences."""
+        return self._planner.layout(self.place.round).seq_length
+
     def next(self, global_batch_size: int) -> StepPlan | None:
         """Return the next step, or None at the end of a finite run."""
         before = self.place
@@ -105,6 +112,8 @@ class Schedule:
         while need and (self._planner.rounds is None or round_ < self._planner.rounds):
             plan = self._planned(round_)
             _require_within(plan, offset)
+            if spans and len(plan) and plan.seq_length != spans[0].plan.seq_length:
+                break  # rows of one batch are equally long
             if offset == 0:
                 counts[:, 2:] += plan.totals.lost()
             take = min(need, len(plan) - offset)
@@ -127,8 +136,10 @@ class Schedule:
                 break
             counts[:, 2:] += plan.totals.lost()
             round_ += 1
-        self.place = Place(round_, offset, before.sequences + global_batch_size, before.step + 1, counts)
-        return StepPlan(before, self.place, tuple(spans), global_batch_size, self._planner.layout.windows)
+        positions = before.positions + global_batch_size * spans[0].plan.seq_length
+        sequences = before.sequences + global_batch_size
+        self.place = Place(round_, offset, sequences, before.step + 1, counts, positions, before.skipped)
+        return StepPlan(before, self.place, tuple(spans), global_batch_size)
 
     def _planned(self, round_: int) -> RoundPlan:
         if self._round is None or self._round.round != round_:

@@ -106,7 +106,11 @@ class Source:
     @cached_property
     def content_hash(self) -> str:
         """16 hex digits of what the split holds, wherever it lies: kind, dtype, and its files' hashes in order."""
-        files = [[entry.hash, entry.index_hash] for entry in self.shards]
+        return self.content_of(len(self.shards))
+
+    def content_of(self, shards: int) -> str:
+        """Return the `content_hash` of the first shards alone: what a source held before it grew."""
+        files = [[entry.hash, entry.index_hash] for entry in self.shards[:shards]]
         content = msgspec.json.encode([self.manifest.kind, self.manifest.token_dtype, files])
         return hashlib.sha256(content).hexdigest()[:16]
 

@@ -16,7 +16,6 @@ from streampipe.cursor import Cursor
 from streampipe.errors import ConfigError
 from streampipe.loader import StreamLoader, build_loader
 from streampipe.parallel import Topology
-from streampipe.plan.blend import share_epochs
 from streampipe.shards.source import Source
 from streampipe.stream import Stream
 
@@ -123,12 +122,12 @@ def cursor_at(stream: Stream, at: float) -> Cursor:
     """
     if not 0 <= at <= 1:
         raise ConfigError(f"--at: must be within 0 and 1, the part of the epoch to start at, but got {at}")
-    blend = stream.planner.blend
-    total = sum(share.weight for share in blend.shares)
-    if share_epochs(blend.shares):
-        rounds = sum(share.epoch_tokens for share in blend.shares) / blend.round_tokens
-    else:
-        rounds = max(share.epoch_tokens * total / (blend.round_tokens * share.weight) for share in blend.shares)
+    segment = stream.planner.blend.segments[0]
+    rounds = max(
+        int(source.shard_tokens.sum()) / (segment.round_tokens * weight)
+        for source, weight in zip(stream.sources, segment.weights, strict=True)
+        if weight
+    )
     return msgspec.structs.replace(stream.start(), round=min(int(rounds * at), max(0, int(rounds) - 1)))
 
 

@@ -82,10 +82,10 @@ def digest_steps(
             if cursor is not None:
                 loader.load_state_dict(cursor)
         for _ in range(steps):
-            delivered = [_step_of_rank(loader, config.seq_length) for loader in loaders]
+            delivered = [_step_of_rank(loader) for loader in loaders]
             if all(one is None for one in delivered):
                 return
-            yield _joined(delivered, config.batch.global_batch_size)
+            yield _joined(delivered)
 
 
 def digest_launched(config: StreamConfig, steps: int, cursor: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -103,17 +103,17 @@ def digest_launched(config: StreamConfig, steps: int, cursor: dict[str, Any] | N
                 loader.load_state_dict(cursor)
             for _ in range(steps):
                 delivered: list[Any] = [None] * topology.dp_size
-                mine = _step_of_rank(loader, config.seq_length)
+                mine = _step_of_rank(loader)
                 distributed.gather_object(mine, delivered if topology.dp_rank == 0 else None)
                 if mine is None:
                     return
                 if topology.dp_rank == 0:
-                    yield _joined(delivered, config.batch.global_batch_size)
+                    yield _joined(delivered)
     finally:
         distributed.destroy_process_group()
 
 
-def _step_of_rank(loader: StreamLoader, seq_length: int) -> tuple[int, dict[int, bytes], dict[str, Any]] | None:
+def _step_of_rank(loader: StreamLoader) -> tuple[int, dict[int, bytes], dict[str, Any]] | None:
     rows: dict[int, bytes] = {}
     while True:
         batch = next(loader, None)
@@ -124,14 +124,13 @@ def _step_of_rank(loader: StreamLoader, seq_length: int) -> tuple[int, dict[int,
                     "report this as a bug"
                 )
             return None
-        rows |= row_digests({k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}, seq_length)
+        arrays = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+        rows |= row_digests(arrays, arrays["tokens"].size // len(arrays["sequence_ids"]))
         if batch["micro_batch"] + 1 == batch["num_micro_batches"]:
             return batch["step"], rows, batch["cursor"]
 
 
-def _joined(
-    delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], global_batch_size: int
-) -> dict[str, Any]:
+def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None]) -> dict[str, Any]:
     rows: dict[int, bytes] = {}
     steps, cursors = set(), []
     for rank, one in enumerate(delivered):
@@ -142,8 +141,11 @@ def _joined(
         cursors.append(one[2])
     if len(steps) > 1 or any(cursor != cursors[0] for cursor in cursors):
         raise StreampipeError(f"the ranks are not at the same place: steps {sorted(steps)}; report this as a bug")
-    if len(rows) != global_batch_size:
+    due = sum(len(one[1]) for one in delivered if one is not None)
+    if len(rows) != due or max(rows) - min(rows) + 1 != due:
         raise StreampipeError(
-            f"step {min(steps)}: {global_batch_size} sequences were due but {len(rows)} came; report this as a bug"
+            f"step {min(steps)}: {due} sequences in a row were due, but {len(rows)} came, numbers {min(rows)} to "
+            f"{max(rows)}; "
+            f"report this as a bug"
         )
     return {"step": steps.pop(), "sha256": step_digest(rows), "sequences": len(rows), "cursor": cursors[0]}

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import strategies as st
 
-from streampipe.plan.blend import Blend, Share, resolve_round_tokens
-from streampipe.plan.epoch_order import SourceAxis
+from streampipe.plan.blend import Blend, BlendPhase, Share, resolve_round_tokens
+from streampipe.plan.epoch_order import Era, SourceAxis
 from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import Layout, Planner
 from streampipe.plan.round_plan import RoundPlan
@@ -69,16 +69,19 @@ def planner(
     seed: int = 1,
     **packing: object,
 ) -> Planner:
-    axes = [SourceAxis(f"source{n}", source, seed, shuffle) for n, source in enumerate(sources)]
-    weights = weights or [1] * len(sources)
-    epochs = epochs or [None] * len(sources)
-    shares = [
-        Share(axis.name, Fraction(str(weight)), axis.epoch_tokens, limit)
-        for axis, weight, limit in zip(axes, weights, epochs, strict=True)
+    axes = [
+        SourceAxis(f"source{n}", source, seed, [Era(0, 0, len(source.shard_tokens), shuffle or 0)])
+        for n, source in enumerate(sources)
     ]
-    round_tokens = resolve_round_tokens(shares, windows, window_tokens, seq_length)
-    layout = Layout(seed, seq_length, windows, PackingConfig(**({"overlong": "split"} | packing)))  # type: ignore[arg-type]
-    return Planner(axes, Blend(shares, round_tokens), layout, shuffled=shuffle is not None)
+    fractions = [Fraction(str(weight)) for weight in weights or [1] * len(sources)]
+    limits = [
+        axis.start_of(limit) if limit else None for axis, limit in zip(axes, epochs or [None] * len(axes), strict=True)
+    ]
+    shares = [Share(axis.name, limit) for axis, limit in zip(axes, limits, strict=True)]
+    tokens = [int(source.shard_tokens.sum()) for source in sources]
+    round_tokens = resolve_round_tokens(fractions, tokens, windows, window_tokens, seq_length)
+    layout = Layout(seq_length, windows, PackingConfig(**({"overlong": "split"} | packing)), shuffle is not None)  # type: ignore[arg-type]
+    return Planner(axes, Blend(shares, [BlendPhase(0, tuple(fractions), round_tokens)]), [layout], seed)
 
 
 def pieces_of(plan: RoundPlan) -> list[tuple[int, int, int, int, int, int, int]]:

@@ -5,8 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan.corpora import Corpus, corpora
 
-from streampipe.plan.epoch_order import SourceAxis
+from streampipe.plan.epoch_order import Era, SourceAxis
 from streampipe.rng import keyed_permutation, raw_words, stable_order
+
+
+def axis_of(corpus, shuffle, name="web", seed=7):
+    return SourceAxis(name, corpus, seed, [Era(0, 0, len(corpus.shards), shuffle or 0)])
 
 
 def keys(run):
@@ -15,8 +19,8 @@ def keys(run):
 
 @given(corpora(), st.sampled_from([None, 1, 2, 100]), st.integers(0, 3))
 def test_every_epoch_holds_every_frame_once(corpus, shuffle, epoch):
-    axis = SourceAxis("web", corpus, 7, shuffle)
-    run = axis.frames_between(epoch * axis.epoch_tokens, (epoch + 1) * axis.epoch_tokens)
+    axis = axis_of(corpus, shuffle)
+    run = axis.frames_between(epoch * axis.start_of(1), (epoch + 1) * axis.start_of(1))
     due = [(shard, frame) for shard, frames in enumerate(corpus.shards) for frame in range(len(frames))]
     assert sorted((shard, frame) for _, shard, frame, _ in keys(run)) == due
     assert set(run.epoch.tolist()) == {epoch}
@@ -24,10 +28,10 @@ def test_every_epoch_holds_every_frame_once(corpus, shuffle, epoch):
 
 @given(corpora(), st.sampled_from([None, 2]), st.lists(st.integers(0, 5000), min_size=2, max_size=8))
 def test_it_does_not_matter_where_the_axis_is_cut(corpus, shuffle, cuts):
-    axis = SourceAxis("web", corpus, 7, shuffle)
+    axis = axis_of(corpus, shuffle)
     cuts = sorted(cuts)
     whole = keys(axis.frames_between(cuts[0], cuts[-1]))
-    fresh = SourceAxis("web", corpus, 7, shuffle)
+    fresh = axis_of(corpus, shuffle)
     parts = [keys(fresh.frames_between(a, b)) for a, b in pairwise(cuts)]
     assert list(chain(*parts)) == whole
     assert all(cuts[0] <= start < cuts[-1] for *_, start in whole)
@@ -35,14 +39,14 @@ def test_it_does_not_matter_where_the_axis_is_cut(corpus, shuffle, cuts):
 
 def test_without_shuffling_frames_come_as_they_stand():
     corpus = Corpus([[[1], [2]], [[3]], [[4], [5]]])
-    axis = SourceAxis("web", corpus, 7, None)
+    axis = axis_of(corpus, None)
     assert [(s, f) for _, s, f, _ in keys(axis.frames_between(0, 15))] == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
 
 
 def test_epochs_and_sources_are_shuffled_differently():
     corpus = Corpus([[[1]] * 40] * 3)
     orders = [
-        [f for _, _, f, _ in keys(SourceAxis(name, corpus, seed, 2).frames_between(e * 120, (e + 1) * 120))]
+        [f for _, _, f, _ in keys(axis_of(corpus, 2, name, seed).frames_between(e * 120, (e + 1) * 120))]
         for name, seed, e in (("web", 1, 0), ("web", 1, 1), ("code", 1, 0), ("web", 2, 0))
     ]
     assert len({tuple(order) for order in orders}) == 4
