@@ -14,6 +14,7 @@ from shardtools.arguments import add_inputs, positive, storage_options
 from shardtools.build_command import add_build
 from shardtools.export_command import add_export
 from shardtools.inspect_command import add_inspect
+from shardtools.stats_command import add_stats
 from streampipe.errors import ConfigError, StreampipeError
 
 Arguments = argparse.Namespace
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_build(commands, shared)
     _add_verify(commands, shared)
-    _add_stats(commands, shared)
+    add_stats(commands, shared)
     add_inspect(commands, shared)
     add_export(commands, shared)
     _add_train_tokenizer(commands, shared)
@@ -80,22 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_verify(commands: Any, shared: argparse.ArgumentParser) -> None:
     command = commands.add_parser("verify", parents=[shared], help="read a source back and name every fault")
     command.add_argument("url", metavar="URL", help="the folder of a source")
+    command.add_argument("--deep", action="store_true", help="also decode every document, and check ids and masks")
     command.set_defaults(run=_verify)
-
-
-def _add_stats(commands: Any, shared: argparse.ArgumentParser) -> None:
-    command = commands.add_parser("stats", parents=[shared], help="say what a source holds and how it will pack")
-    command.add_argument("url", metavar="URL", help="the folder of a source")
-    command.add_argument("--split", default=None, help="only this split (all)")
-    command.add_argument(
-        "--seq-length",
-        type=positive,
-        nargs="+",
-        default=[2048, 4096, 8192, 32768],
-        metavar="N",
-        help="sequence lengths to forecast the padding for (2048 4096 8192 32768)",
-    )
-    command.set_defaults(run=_stats)
 
 
 def _add_train_tokenizer(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -115,7 +102,8 @@ def _add_train_tokenizer(commands: Any, shared: argparse.ArgumentParser) -> None
 def _verify(arguments: Arguments) -> int:
     from shardtools.verify import verify  # noqa: PLC0415
 
-    report = verify(arguments.url, storage_options(arguments.storage_option), say=None if arguments.json else print)
+    options, say = storage_options(arguments.storage_option), None if arguments.json else print
+    report = verify(arguments.url, options, say=say, deep=arguments.deep)
     if arguments.json:
         print(json.dumps(report.as_json()))
     elif not report.faults:
@@ -124,21 +112,6 @@ def _verify(arguments: Arguments) -> int:
             f"{report.shards:,} shards, splits {', '.join(report.splits)}"
         )
     return EXIT_FAULT if report.faults else 0
-
-
-def _stats(arguments: Arguments) -> int:
-    from shardtools.stats import measure  # noqa: PLC0415
-
-    stats = measure(
-        arguments.url, tuple(arguments.seq_length), arguments.split, storage_options(arguments.storage_option)
-    )
-    if arguments.json:
-        print(json.dumps(stats.as_json()))
-        return 0
-    from shardtools.tables import show  # noqa: PLC0415
-
-    show(stats)
-    return 0
 
 
 def _train_tokenizer(arguments: Arguments) -> int:

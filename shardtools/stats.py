@@ -1,19 +1,25 @@
-"""What a source holds, from its manifest and indexes; no shard is read."""
+"""What a source holds: from its manifest and indexes, and of the ids from a sample of its shards, or all."""
 
-from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardtools.looking.longest import LongDocument, longest
+from shardtools.looking.spread import Spread, spread
+from shardtools.looking.token_counts import count_tokens
+from shardtools.looking.vocabulary import TokenUse, token_use
 from streampipe.errors import ConfigError
+from streampipe.plan.packing import best_fit
 from streampipe.shards import Source, length_histogram, read_manifest
 from streampipe.storage import open_store
 
 FORECAST_DOCUMENTS = 250_000
 """A forecast packs so many documents at most: evenly spaced quantiles of all lengths."""
+
+ReadTokens = Literal["sample", "all", "none"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class PaddingForecast:
 
     Attributes:
         seq_length: tokens a sequence.
-        best_fit: share of padding when documents are packed whole, longer ones split.
+        best_fit: share of padding when documents are packed, longer texts split, longer ones of other kinds left out.
         none: share of padding with one document a sequence.
         split_documents: share of documents longer than a sequence.
     """
@@ -53,12 +59,16 @@ class SourceStats:
         splits: which ones are counted.
         kind, token_dtype, compression: as stored.
         documents, tokens, shards, frames: counts.
+        loss_tokens: those that are trained; `loss_share` of all.
         bytes: of shards; `index_bytes` of indexes.
         bytes_per_token: of shards and indexes, as stored.
         lengths: of documents.
         histogram: (bound, documents) with bound / 2 < length <= bound.
         padding: a forecast for each sequence length.
         skipped: rows that the build left out, by reason.
+        longest: the longest documents.
+        use: how the vocabulary is used, if tokens were read.
+        spread: how much shards differ, if there are several.
     """
 
     url: str
@@ -68,6 +78,8 @@ class SourceStats:
     compression: str
     documents: int
     tokens: int
+    loss_tokens: int
+    loss_share: float
     shards: int
     frames: int
     bytes: int
@@ -77,6 +89,9 @@ class SourceStats:
     histogram: list[tuple[int, int]]
     padding: list[PaddingForecast]
     skipped: dict[str, int]
+    longest: list[LongDocument]
+    use: TokenUse | None
+    spread: Spread | None
 
     def as_json(self) -> dict[str, Any]:
         """Return the statistics as plain data."""
@@ -88,8 +103,16 @@ def measure(
     seq_lengths: Sequence[int] = (2048, 4096, 8192, 32768),
     split: str | None = None,
     storage: Mapping[str, Any] | None = None,
+    read: ReadTokens = "sample",
 ) -> SourceStats:
-    """Read the manifest and all indexes of a source.
+    """Read the manifest and all indexes of a source, and some of its shards or all.
+
+    Args:
+        url: the folder.
+        seq_lengths: to forecast the padding for.
+        split: only this one; None for all.
+        storage: options of the filesystem.
+        read: which tokens to read.
 
     Raises:
         ConfigError: if there is no such split.
@@ -106,7 +129,9 @@ def measure(
     tokens = sum(entry.tokens for entry in entries)
     stored = sum(entry.bytes for entry in entries)
     index_bytes = sum(entry.index_bytes for entry in entries)
+    loss_tokens = sum(entry.loss_tokens for entry in entries)
     sample = quantiles(lengths, counts, FORECAST_DOCUMENTS)
+    found = None if read == "none" else count_tokens(sources, whole=read == "all")
     return SourceStats(
         url=store.url,
         splits=splits,
@@ -115,6 +140,8 @@ def measure(
         compression=manifest.compression,
         documents=sum(entry.documents for entry in entries),
         tokens=tokens,
+        loss_tokens=loss_tokens,
+        loss_share=round(loss_tokens / tokens, 6),
         shards=len(entries),
         frames=sum(entry.frames for entry in entries),
         bytes=stored,
@@ -122,8 +149,13 @@ def measure(
         bytes_per_token=round((stored + index_bytes) / tokens, 4),
         lengths=_summary(lengths, counts),
         histogram=_histogram(lengths, counts),
-        padding=[forecast(sample, seq_length) for seq_length in dict.fromkeys(seq_lengths)],
+        padding=[
+            forecast(sample, seq_length, split=manifest.kind == "text") for seq_length in dict.fromkeys(seq_lengths)
+        ],
         skipped=dict(manifest.counts),
+        longest=longest(sources),
+        use=token_use(store, manifest, found) if found else None,
+        spread=spread(sources, found.shards if found else []),
     )
 
 
@@ -168,44 +200,27 @@ def quantiles(lengths: NDArray[np.int64], counts: NDArray[np.int64], limit: int)
     return chosen
 
 
-def forecast(lengths: NDArray[np.int64], seq_length: int) -> PaddingForecast:
+def forecast(lengths: NDArray[np.int64], seq_length: int, *, split: bool = True) -> PaddingForecast:
     """Return how documents of these lengths (int64 [D], at least one) fill sequences."""
     sequences = -(-lengths // seq_length)
     room = int(sequences.sum()) * seq_length
+    fitting = lengths if split else lengths[lengths <= seq_length]
     return PaddingForecast(
         seq_length=seq_length,
-        best_fit=round(padding_forecast(lengths, seq_length), 6),
+        best_fit=round(padding_forecast(fitting, seq_length), 6),
         none=round(1 - int(lengths.sum()) / room, 6),
         split_documents=round(float((lengths > seq_length).mean()), 6),
     )
 
 
 def padding_forecast(lengths: NDArray[np.int64], seq_length: int) -> float:
-    """Return the share of padding of best-fit-decreasing packing, documents longer than a sequence split.
+    """Return the share of padding of the planner's best-fit packing, documents longer than a sequence split.
 
     Args:
         lengths: tokens of each document, int64 [D], each at least 1.
         seq_length: tokens a sequence.
     """
-    full = int((lengths // seq_length).sum())
     rest = lengths % seq_length
-    pieces = np.sort(rest[rest > 0])[::-1]
-    open_rooms: list[int] = []  # the distinct rooms left, ascending
-    with_room: dict[int, int] = {}  # how many sequences have each
-    sequences = full
-    for piece in pieces.tolist():
-        at = bisect_left(open_rooms, piece)
-        if at == len(open_rooms):
-            sequences += 1
-            left = seq_length - piece
-        else:
-            room = open_rooms[at]
-            left = room - piece
-            with_room[room] -= 1
-            if not with_room[room]:
-                del with_room[room], open_rooms[at]
-        if left:
-            if left not in with_room:
-                insort(open_rooms, left)
-            with_room[left] = with_room.get(left, 0) + 1
+    _, used = best_fit(rest[rest > 0], seq_length, None)
+    sequences = used + int((lengths // seq_length).sum())
     return 1 - int(lengths.sum()) / (sequences * seq_length) if sequences else 0.0

@@ -1,13 +1,17 @@
 """Statistics for people."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from shardtools.looking.segments import visible
+from shardtools.looking.spread import Spread
+from shardtools.looking.vocabulary import TokenUse
 from shardtools.stats import SourceStats
 
 BAR = 36
@@ -15,10 +19,28 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def show(stats: SourceStats, console: Console | None = None) -> None:
-    """Print what a source holds: totals, lengths, and how they fill sequences."""
-    (console or Console()).print(
-        Group(_totals(stats), Text(), _histogram(stats), Text(), _padding(stats)), highlight=False
-    )
+    """Print what a source holds: totals, lengths, how they fill sequences, its vocabulary, how its shards differ."""
+    parts: list[RenderableType] = [_totals(stats), _histogram(stats), _padding(stats), _longest(stats)]
+    if stats.use:
+        parts += [_vocabulary(stats.use), _in_words(stats.use)]
+    if stats.spread:
+        parts += [
+            _spread(stats.spread),
+            *(Text(f"warning: {told}", style="bold yellow") for told in stats.spread.warnings),
+        ]
+    (console or Console()).print(Group(*(row for part in parts for row in (part, Text()))), highlight=False)
+
+
+def show_sources(found: Sequence[SourceStats], console: Console | None = None) -> None:
+    """Print one line for each of several sources."""
+    table = _table("sources")
+    for name in ("source", "kind", "documents", "tokens", "share", "trained", "mean", "longest"):
+        table.add_column(name, justify="left" if name in ("source", "kind") else "right")
+    total = sum(stats.tokens for stats in found)
+    for stats in found:
+        counts = (f"{stats.documents:,}", f"{stats.tokens:,}", f"{stats.tokens / total:.1%}", f"{stats.loss_share:.1%}")
+        table.add_row(stats.url, stats.kind, *counts, f"{stats.lengths.mean:,.1f}", f"{stats.lengths.max:,}")
+    (console or Console()).print(table, highlight=False)
 
 
 def _totals(stats: SourceStats) -> Panel:
@@ -28,7 +50,7 @@ def _totals(stats: SourceStats) -> Panel:
     lengths = stats.lengths
     rows = [
         ("documents", f"{stats.documents:,}", "shortest", f"{lengths.min:,}"),
-        ("tokens", f"{stats.tokens:,}", "mean", f"{lengths.mean:,.1f}"),
+        ("tokens", f"{stats.tokens:,} ({stats.loss_share:.1%} trained)", "mean", f"{lengths.mean:,.1f}"),
         ("shards", f"{stats.shards:,} ({stats.frames:,} frames)", "median", f"{lengths.median:,}"),
         ("on disk", f"{in_bytes(stats.bytes)} + {in_bytes(stats.index_bytes)} index", "99 %", f"{lengths.p99:,}"),
         ("bytes a token", f"{stats.bytes_per_token:.2f} ({stats.token_dtype})", "longest", f"{lengths.max:,}"),
@@ -72,6 +94,51 @@ def _padding(stats: SourceStats) -> Table:
             Text(f"{row.best_fit:.2%}", style=style),
             f"{row.none:.1%}",
             f"{row.split_documents:.1%}",
+        )
+    return table
+
+
+def _longest(stats: SourceStats) -> Table:
+    table = _table("longest documents")
+    for name in ("tokens", "split", "document", "from"):
+        table.add_column(name, justify="left" if name in ("split", "from") else "right")
+    for one in stats.longest:
+        table.add_row(f"{one.tokens:,}", one.split, str(one.document), Text(visible(one.origin)))
+    return table
+
+
+def _vocabulary(use: TokenUse) -> Table:
+    table = _table("how often ids come" + ("" if use.whole else " (in a sample; --tokens all reads everything)"))
+    for name in ("times", "ids", "of the vocabulary", "of the tokens"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row("never", f"{use.never_seen:,}", f"{use.never_seen / use.vocabulary:.1%}", "")
+    for least, most, ids, share in use.histogram:
+        table.add_row(f"{least:,} – {most:,}", f"{ids:,}", f"{ids / use.vocabulary:.1%}", f"{share:.1%}")
+    return table
+
+
+def _in_words(use: TokenUse) -> Text:
+    lines = ["most frequent  " + "  ".join(f"{visible(name)!r} {share:.1%}" for _, name, share in use.most_frequent)]
+    if use.never_seen_examples:
+        lines.append("never seen     " + "  ".join(repr(visible(name)) for _, name in use.never_seen_examples))
+    if use.special:
+        lines.append("control tokens " + "  ".join(f"{name} {count:,}" for name, count in use.special.items()))
+    text = Text("\n".join(lines))
+    if use.unknown:
+        text.append(f"\nids that the tokenizer does not have: {', '.join(map(str, use.unknown))}", "bold red")
+    return text
+
+
+def _spread(spread: Spread) -> Table:
+    table = _table(f"how much {spread.shards:,} shards differ")
+    for name in ("", "least", "most", "shards"):
+        table.add_column(name, justify="left" if name in ("", "shards") else "right")
+    for name, found, digits in (("mean length", spread.mean_length, 1), ("bytes a token", spread.bytes_per_token, 3)):
+        shards = f"{found.low_shard}, {found.high_shard}"
+        table.add_row(name, f"{found.low:,.{digits}f}", f"{found.high:,.{digits}f}", shards)
+    if spread.token_distance is not None and spread.chance_distance is not None:
+        table.add_row(
+            "tokens not in common", f"{spread.chance_distance:.1%}", f"{spread.token_distance:.1%}", "in one, of two"
         )
     return table
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardtools.looking.deep import deep_faults
 from streampipe.errors import SourceError
 from streampipe.shards import Source, read_manifest
 from streampipe.shards.verify import faults
@@ -33,8 +34,12 @@ class VerifyReport:
         return asdict(self)
 
 
-def verify(url: str, storage: Mapping[str, Any] | None = None, *, say: Say | None = None) -> VerifyReport:
+def verify(
+    url: str, storage: Mapping[str, Any] | None = None, *, say: Say | None = None, deep: bool = False
+) -> VerifyReport:
     """Read everything of a source back; each fault is said as soon as it is found.
+
+    With `deep` every document is decoded too, and its ids, masks and key are checked by themselves.
 
     Raises:
         StorageError: if the folder cannot be reached at all.
@@ -54,8 +59,12 @@ def verify(url: str, storage: Mapping[str, Any] | None = None, *, say: Say | Non
         hear(str(error))
         return VerifyReport(found, 0, 0, 0, [])
     for split in manifest.splits:
-        for fault in faults(Source(split, store, manifest, split)):
+        source = Source(split, store, manifest, split)
+        for fault in faults(source):
             hear(fault)
+        if deep:
+            for fault in deep_faults(source):
+                hear(fault)
     entries = [entry for shards in manifest.splits.values() for entry in shards]
     return VerifyReport(
         found,

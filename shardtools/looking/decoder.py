@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from shardtools.looking.documents import Member
 from streampipe.errors import SourceError
@@ -48,6 +47,8 @@ class Decoder:
                 store.url,
                 TOKENIZER_NAME,
             ) from error
+        except ModuleNotFoundError:
+            raise
         except Exception as error:  # the library raises bare Exceptions
             raise SourceError(
                 f"{where}: cannot be loaded ({error}); put back the file of the build", store.url, TOKENIZER_NAME
@@ -56,6 +57,8 @@ class Decoder:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer  # noqa: PLC0415  (what needs no text works without it)
+
         return Tokenizer.from_str(self.data.decode())
 
     @cached_property

@@ -64,7 +64,7 @@ def documents(source: Source, first: int = 0) -> Iterator[StoredDocument]:
     before = 0
     for shard, count in enumerate(source.shard_documents.tolist()):
         if before + count > first:
-            yield from _of_shard(source, shard, before, first)
+            yield from documents_of_shard(source, shard, before, first)
         before += count
 
 
@@ -94,7 +94,18 @@ def origin_of(source: Source, number: int) -> str:
     return source.manifest.inputs[file].path + (f":{line + 1}" if line >= 0 else "")
 
 
-def _of_shard(source: Source, shard: int, before: int, first: int) -> Iterator[StoredDocument]:
+def documents_of_shard(source: Source, shard: int, before: int = 0, first: int = 0) -> Iterator[StoredDocument]:
+    """Yield the documents of a shard.
+
+    Args:
+        source: the split.
+        shard: its number.
+        before: how many documents the shards before it have.
+        first: the number in the split of the first one wanted.
+
+    Raises:
+        SourceError: if the shard is damaged.
+    """
     index = source.index(shard)
     frames = len(index.offset)
     start = int(np.searchsorted(index.first_document, max(0, first - before), side="right")) - 1

@@ -1,12 +1,13 @@
 """Documents as one page of HTML that needs nothing else: no script, no other file, no network."""
 
+import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
 from shardtools.looking.decoder import Decoder
 from shardtools.looking.documents import Member, StoredDocument
-from shardtools.looking.segments import Segment, segments
-from shardtools.looking.terminal import in_words, title_of
+from shardtools.looking.segments import Segment, segments, visible
+from shardtools.looking.terminal import in_words, place_of
 
 _CSS = """
 :root { color-scheme: light dark; --ground: #fbfbfa; --card: #fff; --ink: #1f2328; --soft: #6e7781; --line: #d9dde2;
@@ -68,7 +69,8 @@ def page(
         f"<title>{escape(title)}</title><style>{_CSS}</style></head><body>\n<h1>{escape(title)}</h1>\n{_LEGEND}\n"
     )
     for one, origin in stored:
-        about = escape(f"{title_of(one)}{f' · {origin}' if origin else ''}")
+        count = in_words(one.members[0]) if len(one.members) == 1 else "pair"
+        about = escape(" · ".join(part for part in (count, place_of(one), origin) if part))
         yield f"<details open><summary><b>document {one.number:,}</b><small>{about}</small></summary>\n"
         for member in one.members:
             if member.name:
@@ -79,17 +81,33 @@ def page(
 
 
 def _body(decoder: Decoder, member: Member, most: int, found: str) -> str:
-    parts = [_span(part, found) for part in segments(decoder, member, most, single=True)]
+    parts = segments(decoder, member, most, single=True)
+    marks = _marks("".join(part.text for part in parts), visible(found)) if found else []
+    spans, at = [], 0
+    for part in parts:
+        spans.append(_span(part, at, marks))
+        at += len(part.text)
     left = len(member.tokens) - most
     rest = f'<p class="more">… {left:,} more tokens</p>' if left > 0 else ""
-    return f"<pre>{''.join(parts)}</pre>{rest}\n"
+    return f"<pre>{''.join(spans)}</pre>{rest}\n"
 
 
-def _span(part: Segment, found: str) -> str:
+def _marks(text: str, found: str) -> list[tuple[int, int]]:
+    """Return where a text stands in another: it may reach over several tokens."""
+    return [match.span() for match in re.finditer(re.escape(found), text)]
+
+
+def _span(part: Segment, at: int, marks: list[tuple[int, int]]) -> str:
     classes = " ".join(name for name in (_CLASS[part.sort], "t" if part.trained else "", "k") if name)
-    return f'<span class="{classes}" title="token {part.first}">{_marked(part.text, found)}</span>'
+    shown, place = "", 0
+    for start, end in marks:
+        low, high = max(start - at, place), min(end - at, len(part.text))
+        if low < high:
+            shown += f"{_escaped(part.text[place:low])}<mark>{_escaped(part.text[low:high])}</mark>"
+            place = high
+    shown += _escaped(part.text[place:])
+    return f'<span class="{classes}" title="token {part.first}">{shown}</span>'
 
 
-def _marked(text: str, found: str) -> str:
-    shown = escape(text).replace("\n", "↵\n")
-    return shown.replace(escape(found), f"<mark>{escape(found)}</mark>") if found else shown
+def _escaped(text: str) -> str:
+    return escape(text).replace("\n", "↵\n")

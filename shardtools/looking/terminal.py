@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardtools.looking.decoder import Decoder
 from shardtools.looking.documents import Member, StoredDocument
-from shardtools.looking.segments import Segment, segments
+from shardtools.looking.segments import Segment, segments, visible
 
 STYLES = {
     ("text", True): "green",
@@ -35,17 +35,17 @@ def show_document(
         parts.append(_body(segments(decoder, member, most), found))
         if len(member.tokens) > most:
             parts.append(Text(f"… {len(member.tokens) - most:,} more tokens (--tokens)", style="italic"))
-    title = Text.assemble((f"document {stored.number:,}", "bold"), f"  {title_of(stored)}")
+    count = in_words(stored.members[0]) if len(stored.members) == 1 else "pair"
+    title = Text.assemble((f"document {stored.number:,}", "bold"), f"  {count}")
+    below = Text(", ".join(part for part in (place_of(stored), visible(origin)) if part))
     console.print(
-        Panel(Group(*parts), title=title, subtitle=Text(origin), title_align="left", subtitle_align="right"),
-        highlight=False,
+        Panel(Group(*parts), title=title, subtitle=below, title_align="left", subtitle_align="right"), highlight=False
     )
 
 
-def title_of(stored: StoredDocument) -> str:
-    """Return what stands above a document."""
-    words = f"{stored.shard} frame {stored.frame}, key {stored.key}"
-    return words if len(stored.members) > 1 else f"{words}: {in_words(stored.members[0])}"
+def place_of(stored: StoredDocument) -> str:
+    """Return where a document is in its source."""
+    return f"{stored.shard} frame {stored.frame}, key {stored.key}"
 
 
 def in_words(member: Member) -> str:
@@ -60,7 +60,7 @@ def _body(parts: Sequence[Segment], found: str) -> Text:
     for part in parts:
         body.append(part.text.replace("\n", "↵\n"), STYLES[part.sort, part.trained])
     if found:
-        body.highlight_words([found], FOUND)
+        body.highlight_words([visible(found).replace("\n", "↵\n")], FOUND)
     return body
 
 

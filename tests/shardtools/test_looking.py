@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -222,6 +223,13 @@ def test_the_page_holds_the_text_and_needs_nothing_else(stage, chats, pairs, tmp
     page.feed(path.read_text("utf-8"))
     _, _, text, _ = stage.chat(*CHATS[2])
     assert page.texts == [visible(text).replace("\n", "↵\n")]
+
+
+def test_a_text_asked_for_is_marked_where_it_stands_over_tokens(chats, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["inspect", chats.url, "--grep", "user says <|", "--count", "1", "--html", str(path)]) == 0
+    marked = re.findall("<mark>(.*?)</mark>", path.read_text("utf-8"))
+    assert "".join(marked) == "user says &lt;|"
 
 
 def test_an_id_without_a_meaning_is_shown_as_such(stage):
