@@ -41,6 +41,7 @@ def write_source(
     lengths: Lengths,
     *,
     shards: int = 3,
+    sizes: Sequence[int] = (),
     frame_tokens: int = 400,
     compression: str = "zstd",
     token_dtype: str = "uint32",
@@ -55,7 +56,14 @@ def write_source(
     documents = [Document(f"{i:06d}", spelled(number, i, length)) for i, length in enumerate(lengths)]
     settings = {"frame_tokens": frame_tokens, "compression": compression, "token_dtype": token_dtype}
     return write_documents(
-        url, documents, shards=shards, core_hash=core_hash, options=options, backwards=backwards, **settings
+        url,
+        documents,
+        shards=shards,
+        sizes=sizes,
+        core_hash=core_hash,
+        options=options,
+        backwards=backwards,
+        **settings,
     )
 
 
@@ -64,6 +72,7 @@ def write_documents(
     documents: Sequence[Document | Pair],
     *,
     shards: int = 3,
+    sizes: Sequence[int] = (),
     core_hash: str = "b" * 64,
     options: Mapping[str, Any] | None = None,
     backwards: bool = False,
@@ -71,10 +80,11 @@ def write_documents(
     compression: str = "zstd",
     **settings: Any,
 ) -> str:
-    """Write a source of documents of one kind; return its URL."""
+    """Write a source of documents of one kind, in equal shards or in shards of `sizes` documents; return its URL."""
     store = open_store(str(url), options)
     settings |= {"token_dtype": token_dtype, "compression": compression}
-    parts = np.array_split(np.arange(len(documents)), min(shards, len(documents)))
+    places = np.arange(len(documents))
+    parts = np.split(places, np.cumsum(sizes)[:-1]) if sizes else np.array_split(places, min(shards, len(documents)))
     encoded = [
         encode_shard([documents[i] for i in part.tolist()], f"train-{shard:05d}", **settings)
         for shard, part in enumerate(parts)
