@@ -15,8 +15,8 @@ def add_inputs(command: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help="JSONL (.jsonl, .ndjson, .json; plain, .gz, .zst), Parquet, text or code files, folders, quoted globs, "
-        "or fsspec URLs of any of them",
+        help="JSON lines or arrays (.jsonl, .ndjson, .json; plain, .gz, .zst), Parquet, Arrow, WebDataset tars, text "
+        "or code files, folders, quoted globs, fsspec URLs of any of them, or hf:owner/name:split",
     )
     command.add_argument("--text-field", default="text", metavar="NAME", help="where the text is in a row (text)")
     command.add_argument(

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,8 +37,12 @@ def _find(argument: str, options: Options) -> list[InputFile]:
     ]
 
 
-@lru_cache(maxsize=8)
 def _stream(argument: str) -> Any:
+    return _opened(argument, os.getpid())  # what was opened before a fork stays there
+
+
+@lru_cache(maxsize=8)
+def _opened(argument: str, process: int) -> Any:
     match = _ADDRESS.fullmatch(argument)
     if match is None:
         raise ConfigError(
