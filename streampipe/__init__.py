@@ -21,6 +21,7 @@ from streampipe.parallel import Topology
 if TYPE_CHECKING:
     from streampipe.dataset import StreamDataset
     from streampipe.loader import StreamLoader, build_loader
+    from streampipe.tools.skip import skip_steps
 
 __all__ = [
     "ConfigError",
@@ -40,13 +41,19 @@ __all__ = [
     "build_loader",
     "config_from",
     "load_config",
+    "skip_steps",
 ]
 
 # What needs torch is imported at its first use: builds and plans do without.
-_NEEDS_TORCH = {"StreamDataset": "dataset", "StreamLoader": "loader", "build_loader": "loader"}
+_AT_FIRST_USE = {
+    "StreamDataset": "dataset",
+    "StreamLoader": "loader",
+    "build_loader": "loader",
+    "skip_steps": "tools.skip",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEEDS_TORCH:
-        return getattr(import_module(f"streampipe.{_NEEDS_TORCH[name]}"), name)
+    if name in _AT_FIRST_USE:
+        return getattr(import_module(f"streampipe.{_AT_FIRST_USE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,13 +5,20 @@ import json
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from streampipe.config import StreamConfig, config_from, load_config, parse_setting
+from streampipe.config import StreamConfig, config_from, load_config, parse_setting, parse_tokens
+from streampipe.cursor import read_cursor
 from streampipe.errors import ConfigError, CursorMismatchError, StreampipeError
+from streampipe.shards.source import Source
+from streampipe.stream import open_stream
 from streampipe.tools.bench import BenchResult, bench, seconds_since_process_start
 from streampipe.tools.digest import digest_launched, digest_steps
+from streampipe.tools.plan_report import lines, page
+from streampipe.tools.simulate import Simulation, simulate
+from streampipe.tools.skip import skip_steps
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,13 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--global-batch-size", type=int, metavar="G", help="overrides batch.global_batch_size")
     common.add_argument("--num-workers", type=int, metavar="W", help="overrides loader.num_workers")
 
-    run = commands.add_parser("bench", parents=[common], help="measure how fast batches come")
-    what = run.add_mutually_exclusive_group(required=True)
-    what.add_argument("--config", metavar="FILE", help="a stream of real shards")
-    what.add_argument("--mock", action="store_true", help="lognormal lengths, no data")
-    run.add_argument("--steps", type=int, default=200, help="steps to deliver (default 200)")
-    run.add_argument("--at", type=float, default=0.0, metavar="PART", help="part of the epoch to start at, 0 to 1")
-    mock = run.add_argument_group("with --mock")
+    what = argparse.ArgumentParser(add_help=False)
+    choice = what.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--config", metavar="FILE", help="a stream of real shards")
+    choice.add_argument("--mock", action="store_true", help="lognormal lengths, no data")
+    mock = what.add_argument_group("with --mock")
     mock.add_argument(
         "--documents", type=float, default=1e6, metavar="N", help="about how many documents (default 1e6)"
     )
@@ -74,7 +79,28 @@ def _parser() -> argparse.ArgumentParser:
     mock.add_argument("--max", type=int, default=65_536, help="longest length (default 65536)")
     mock.add_argument("--lengths", metavar="FILE", help="a file with one length a line, instead of a distribution")
     mock.add_argument("--tokens-from", metavar="URL", help="a source whose documents are cut to mock lengths")
+
+    run = commands.add_parser("bench", parents=[common, what], help="measure how fast batches come")
+    run.add_argument("--steps", type=int, default=200, help="steps to deliver (default 200)")
+    run.add_argument("--at", type=float, default=0.0, metavar="PART", help="part of the epoch to start at, 0 to 1")
     run.set_defaults(run=_bench)
+
+    plan = commands.add_parser("plan", parents=[common, what], help="simulate a run from indexes alone")
+    how_long = plan.add_mutually_exclusive_group()
+    how_long.add_argument("--steps", type=int, metavar="N", help="how many steps (default: one pass over everything)")
+    how_long.add_argument("--tokens", metavar="T", help="how many tokens, such as 1T or 300B")
+    plan.add_argument("--html", metavar="FILE", help="write the report as one page")
+    plan.add_argument(
+        "--export-order", metavar="FOLDER", help="write the order of each source's shards in its first epoch"
+    )
+    plan.set_defaults(run=_plan)
+
+    skip = commands.add_parser("skip", parents=[common], help="move a cursor past steps without reading tokens")
+    skip.add_argument("--config", required=True, metavar="FILE", help="the stream")
+    skip.add_argument("--cursor", metavar="FILE", help="where to begin (default: the start of the run)")
+    skip.add_argument("--steps", type=int, required=True, metavar="N", help="how many steps")
+    skip.add_argument("--save-cursor", metavar="FILE", help="save the cursor there (default: back into --cursor)")
+    skip.set_defaults(run=_skip)
 
     digest = commands.add_parser("digest", parents=[common], help="one SHA-256 a step over the global batch")
     digest.add_argument("--config", required=True, metavar="FILE", help="the stream")
@@ -162,6 +188,52 @@ def _digest(args: argparse.Namespace) -> int:
         print(json.dumps({"steps": [{"step": d["step"], "sha256": d["sha256"]} for d in digests]}))
     else:
         print("\n".join(f"{d['step']:>8} {d['sha256']}" for d in digests))
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    config = _mock_config(args) if args.mock else load_config(args.config, _overrides(args))
+    if args.steps is not None and args.steps < 1:
+        raise ConfigError(f"--steps: must be at least 1, but got {args.steps}")
+    tokens = parse_tokens(args.tokens, "--tokens") if args.tokens is not None else None
+    if args.export_order:
+        _export_order(config, Path(args.export_order))
+    began = time.monotonic()
+
+    def show(found: Simulation) -> None:
+        if sys.stderr.isatty():
+            rate = found.documents / max(1e-9, time.monotonic() - began)
+            text = f"{found.steps:,} steps, {found.tokens:,} tokens, {rate:,.0f} documents/s"
+            print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
+
+    found = simulate(config, dp_size=_dp_size(args), steps=args.steps, tokens=tokens, progress=show)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if args.html:
+        Path(args.html).write_text(page(found, f"streampipe plan: {args.config or 'mock'}, {_dp_size(args)} ranks"))
+    print(json.dumps(found.to_dict()) if args.json else "\n".join(lines(found)))
+    return 0
+
+
+def _export_order(config: StreamConfig, folder: Path) -> None:
+    stream = open_stream(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    for source, axis in zip(stream.sources, stream.planner.axes, strict=True):
+        if isinstance(source, Source):
+            paths = [source.shards[shard].path for shard in axis.shard_order(0).tolist()]
+            (folder / f"{source.name}.txt").write_text("".join(f"{path}\n" for path in paths))
+
+
+def _skip(args: argparse.Namespace) -> int:
+    config = load_config(args.config, _overrides(args))
+    target = args.save_cursor or args.cursor
+    if target is None:
+        raise ConfigError("--save-cursor: say where the new cursor goes; there is no --cursor to put it back into")
+    cursor = read_cursor(_read_state(args.cursor)) if args.cursor else open_stream(config).start()
+    moved = skip_steps(config, cursor, args.steps)
+    Path(target).write_bytes(moved.to_json())
+    told = {"step": moved.step, "sequences": moved.sequences, "round": moved.round, "offset": moved.offset}
+    print(json.dumps(told) if args.json else f"{target}: step {moved.step}, after {args.steps} steps that were skipped")
     return 0
 
 

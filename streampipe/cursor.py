@@ -125,7 +125,7 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: Count = 0
     phase: Count = 0
     segment: SegmentPast | None = None
-    skipped: list[tuple[Count, Size]] = []
+    skipped: list[list[Count]] = []
     within: Within | None = None
     version: int = CURSOR_VERSION
     order_version: int = ORDER_VERSION

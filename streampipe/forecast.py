@@ -71,6 +71,30 @@ def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     )
 
 
+def check_shares(stream: Stream, round_: int) -> list[str]:
+    """Refuse a source that `overlong` takes most of its weight from; return what is to be said of the others.
+
+    Raises:
+        ConfigError: when a source would deliver under half of the tokens that it is weighted for, unless it says
+            `accept_loss`.
+    """
+    totals = stream.planner.round(round_).totals
+    told: list[str] = []
+    lost = totals.truncated_tokens + totals.dropped_tokens
+    for source, number, gone, taken in zip(
+        stream.sources, stream.numbers, lost.tolist(), totals.taken_tokens.tolist(), strict=True
+    ):
+        if gone * 2 > taken and not stream.config.sources[number].accept_loss:
+            raise ConfigError(
+                f"$.sources[{number}]: {source.name!r} would deliver {1 - gone / taken:.1%} of the tokens that its "
+                "weight counts, since "
+                f"packing.overlong takes the rest; choose overlong: split, a longer seq_length, or accept_loss: true"
+            )
+        if gone:
+            told.append(f"{source.name} loses {gone / taken:.2%} of its tokens to packing.overlong")
+    return told
+
+
 def check_memory(expected: Forecast) -> None:
     """Refuse what cannot fit into this machine.
 

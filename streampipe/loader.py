@@ -13,7 +13,7 @@ from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.dataset import StreamDataset, TensorBatches
 from streampipe.errors import StreampipeError
-from streampipe.forecast import check_memory, forecast
+from streampipe.forecast import check_memory, check_shares, forecast
 from streampipe.parallel import Topology
 from streampipe.stream import Stream
 
@@ -176,6 +176,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
         """Compare the ranks, refuse what cannot fit, and say what is coming."""
         expected = forecast(self.stream, self.topology, cursor)
         check_memory(expected)
+        for told in check_shares(self.stream, cursor.round):
+            log.warning("%s", told)
         batch, topology = self.config.batch, self.topology
         compare_ranks(
             {

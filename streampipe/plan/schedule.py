@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from streampipe.errors import CursorMismatchError
 from streampipe.plan.planner import Planner, require_progress
 from streampipe.plan.round_plan import RoundPlan
-from streampipe.plan.slices import share_of_rank
+from streampipe.plan.slices import share_of_rank, shares_of_ranks
 
 COUNTED = ("tokens", "documents", "truncated_tokens", "dropped_documents", "dropped_tokens")
 
@@ -43,7 +43,7 @@ class Place:
     step: int
     counts: NDArray[np.int64]
     positions: int = 0
-    skipped: list[tuple[int, int]] = field(default_factory=list)
+    skipped: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,14 @@ class StepPlan:
 
     def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
         """Return which sequences of the step a rank gets, in the order of its micro batches."""
+        return share_of_rank(*self._columns_and_costs(), dp_size, dp_rank)
+
+    def costs_of_ranks(self, dp_size: int) -> NDArray[np.int64]:
+        """Return what each rank's sequences cost, in the order of its micro batches: int64 [dp_size, rows]."""
+        columns, costs = self._columns_and_costs()
+        return costs[shares_of_ranks(columns, costs, dp_size)]
+
+    def _columns_and_costs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         columns = self.before.sequences + np.arange(self.global_batch_size)
         costs = np.zeros(self.global_batch_size, np.int64)
         filled = 0
@@ -78,7 +86,7 @@ class StepPlan:
             costs[rows] = span.plan.cost[span.first : span.last]
             filled = rows.stop
         columns[filled:] %= self.spans[-1].plan.windows
-        return share_of_rank(columns, costs, dp_size, dp_rank)
+        return columns, costs
 
 
 class Schedule:

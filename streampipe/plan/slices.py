@@ -4,10 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def share_of_rank(
-    columns: NDArray[np.int64], costs: NDArray[np.int64], dp_size: int, dp_rank: int
-) -> NDArray[np.int64]:
-    """Return the rows of a step that a rank trains on, in the order of its micro batches: int64 [rows / dp_size].
+def shares_of_ranks(columns: NDArray[np.int64], costs: NDArray[np.int64], dp_size: int) -> NDArray[np.int64]:
+    """Return the rows of a step that each rank trains on, in the order of its micro batches: int64 [dp_size, rows].
 
     Ordered by column, the sequences of a step are cut into `dp_size` equal shares, so a rank keeps to its windows. A
     share is ordered by cost, dearest first, so that micro batch k costs alike on all ranks. Ties break by canonical
@@ -17,9 +15,15 @@ def share_of_rank(
         columns: int64 [global_batch_size], the column of each sequence of the step, in canonical order.
         costs: int64 [global_batch_size].
         dp_size: divides `global_batch_size`.
-        dp_rank: of this rank.
     """
+    rows = np.sort(np.argsort(columns, kind="stable").reshape(dp_size, -1), axis=1)
+    return np.take_along_axis(rows, np.argsort(-costs[rows], axis=1, kind="stable"), axis=1)
+
+
+def share_of_rank(
+    columns: NDArray[np.int64], costs: NDArray[np.int64], dp_size: int, dp_rank: int
+) -> NDArray[np.int64]:
+    """Return one rank's row of `shares_of_ranks`, without the others': int64 [rows]."""
     share = len(columns) // dp_size
-    rows = np.argsort(columns, kind="stable")[dp_rank * share : (dp_rank + 1) * share]
-    rows = np.sort(rows)
+    rows = np.sort(np.argsort(columns, kind="stable")[dp_rank * share : (dp_rank + 1) * share])
     return rows[np.argsort(-costs[rows], kind="stable")]

@@ -13,7 +13,7 @@ from plan.corpora import Corpus, corpora, lognormal_corpus, pieces_of, planner
 
 from streampipe.errors import DocumentTooLongError, StreampipeError
 from streampipe.plan.schedule import Place, Schedule
-from streampipe.plan.slices import share_of_rank
+from streampipe.plan.slices import share_of_rank, shares_of_ranks
 
 POLICIES = st.sampled_from(["best_fit", "concat", "none"])
 OVERLONG = st.sampled_from(["split", "truncate", "drop"])
@@ -103,6 +103,7 @@ def test_shares_of_ranks_divide_a_step_and_are_ordered_by_cost(dp_size, rows, wi
     columns, costs = np.arange(size) % windows, np.array(costs[:size] + [1] * (size - len(costs[:size])))
     shares = [share_of_rank(columns, costs, dp_size, rank) for rank in range(dp_size)]
     assert sorted(np.concatenate(shares).tolist()) == list(range(size))
+    assert np.array_equal(np.stack(shares), shares_of_ranks(columns, costs, dp_size)), "all at once, or one by one"
     for share in shares:
         assert len(share) == rows
         assert (np.diff(costs[share]) <= 0).all()
