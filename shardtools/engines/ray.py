@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,8 +46,9 @@ class RayEngine:
         else:
             options.update(num_cpus=self._workers, include_dashboard=False, _node_ip_address="127.0.0.1")
         try:
+            _knock(self._address)
             ray.init(**options, runtime_env={"env_vars": {"TOKENIZERS_PARALLELISM": "false"}})
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = f"at {self._address}" if self._address else "on this machine"
             raise ConfigError(f"--engine ray: no Ray cluster {where}: {error}; check --ray-address") from error
         self._ray = ray
@@ -79,6 +81,17 @@ class RayEngine:
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=False)
+
+
+def _knock(address: str) -> None:
+    """Find out fast that nobody listens; Ray itself tries for minutes.
+
+    Raises:
+        OSError: if so.
+    """
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 class _Totals:
