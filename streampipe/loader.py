@@ -51,7 +51,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         self.dataset = dataset
         self.config = dataset.config
         self.topology = dataset.topology
-        self._cursor: Cursor | None = None
+        self._state: dict[str, Any] | None = None  # the cursor after the last delivered batch
         self._batches: Iterator[dict[str, Any]] | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -65,7 +65,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
 
     def __iter__(self) -> "StreamLoader":
         if self._ended:
-            self._ended, self._cursor = False, None
+            self._ended, self._state = False, None
         self._error = None
         return self
 
@@ -92,7 +92,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
             self._error = error
             raise
         self._meter.count(time.perf_counter() - began, int(batch["tokens"].numel()))
-        self._cursor = read_cursor(batch["cursor"])
+        self._state = batch["cursor"]
         self._log(batch)
         return batch
 
@@ -104,7 +104,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor after the last delivered batch: JSON types, under 4 KiB, the same on every rank."""
-        return (self._cursor or self.stream.start()).to_dict()
+        return self._cursor().to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a cursor, at once: what was prefetched is forgotten.
@@ -114,7 +114,10 @@ class StreamLoader(Iterator[dict[str, Any]]):
         """
         self.dataset.load_state_dict(state)
         self.close()
-        self._cursor, self._ended, self._error = read_cursor(state), False, None
+        self._state, self._ended, self._error = read_cursor(state).to_dict(), False, None
+
+    def _cursor(self) -> Cursor:
+        return read_cursor(self._state) if self._state is not None else self.stream.start()
 
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
@@ -123,7 +126,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
         `positions_per_second`, `wait_seconds`.
         """
-        cursor = self._cursor or self.stream.start()
+        cursor = self._cursor()
         tokens = sum(past.tokens for past in cursor.sources.values())
         sources = {
             source.name: {
@@ -154,9 +157,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
             batches._shutdown_workers()  # type: ignore[attr-defined]
 
     def _start(self) -> Iterator[dict[str, Any]]:
-        cursor = self._cursor or self.stream.start()
+        cursor = self._cursor()
         if self.stream.ended(cursor):
-            cursor = self._cursor = self.stream.start()
+            cursor, self._state = self.stream.start(), None
         self.dataset.load_state_dict(cursor.to_dict())
         if not self._announced:
             self._announce(cursor)

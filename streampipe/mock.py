@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from streampipe.errors import ConfigError
 from streampipe.rng import raw_words
+from streampipe.shards.buffers import FrameBuffers
 from streampipe.shards.index import FrameIndex
 from streampipe.shards.manifest import TokenizerInfo
 from streampipe.shards.source import Source
@@ -124,6 +125,11 @@ class MockSource:
         self.__init__(**state)  # type: ignore[misc]
 
     @property
+    def is_local(self) -> bool:
+        """Made-up tokens are; borrowed ones are where their source is."""
+        return self._real is None or self._real.is_local
+
+    @property
     def kind(self) -> str:
         """Mock documents are text."""
         return "text"
@@ -181,8 +187,8 @@ class MockSource:
             self._indexes.move_to_end(shard)
             return self._indexes[shard]
 
-    def read_frames(self, frames: Sequence[tuple[int, int]]) -> list[Any]:
-        """Return the token bytes of frames, documents end to end."""
+    def read_frames(self, frames: Sequence[tuple[int, int]], buffers: FrameBuffers | None = None) -> list[Any]:
+        """Return the token bytes of frames, documents end to end; made-up tokens need no memory of their own."""
         if self._real:
             return [self._borrow(self._real, shard, frame) for shard, frame in frames]
         return [self._slice_of_pool(shard, frame) for shard, frame in frames]

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from streampipe.address import Addressed
 from streampipe.assemble.batch import assemble
 from streampipe.assemble.segments import Segments
-from streampipe.cursor import Within
 from streampipe.parallel import Topology
 from streampipe.plan.loss import TrainedSpans
 from streampipe.plan.schedule import StepPlan
+from streampipe.shards.buffers import FrameBuffers
 from streampipe.stream import Stream
 
 
@@ -27,6 +27,7 @@ class RankStep:
         bounds: int64 [micro batches + 1], the first piece of each micro batch.
         rounds: the rounds that the step lies in; their frame tables stand one after the other.
         loss_tokens: trained tokens of the whole step over all ranks; at least 1.
+        before, after: the cursors of the step's borders.
     """
 
     step: StepPlan
@@ -35,6 +36,8 @@ class RankStep:
     bounds: NDArray[np.int64]
     rounds: tuple[Addressed, ...]
     loss_tokens: int
+    before: dict[str, Any]
+    after: dict[str, Any]
 
     @property
     def micro_batches(self) -> int:
@@ -71,10 +74,14 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
         for span, round_ in zip(step.spans, rounds, strict=True)
     )
     # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
-    return RankStep(step, step.before.sequences + rows, segments, bounds, rounds, max(1, loss_tokens))
+    before, after = (stream.cursor(place).to_dict() for place in (step.before, step.after))
+    sequence_ids = step.before.sequences + rows
+    return RankStep(step, sequence_ids, segments, bounds, rounds, max(1, loss_tokens), before, after)
 
 
-def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: int) -> dict[str, Any]:
+def micro_batch_of(
+    stream: Stream, topology: Topology, share: RankStep, number: int, buffers: FrameBuffers
+) -> dict[str, Any]:
     """Assemble a micro batch of a share whose frames have been read, with the cursor of the place after it."""
     batch_config = stream.config.batch
     size, micro_batches = batch_config.micro_batch_size, share.micro_batches
@@ -84,18 +91,17 @@ def micro_batch_of(stream: Stream, topology: Topology, share: RankStep, number: 
     if trained is not None:
         trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
     segments = replace(Segments(row - number * size, *others), trained=trained)
-    batch = assemble(segments, share.views(), (size, share.step.seq_length), batch_config, stream.pad_id)
+    batch = assemble(segments, share.views(), (size, share.step.seq_length), batch_config, stream.pad_id, buffers)
     if stream.sources[0].members == 2:
         batch["pair_ids"] = batch["document_ids"]
     batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
     batch["step_loss_tokens"] = share.loss_tokens
     batch["step"], batch["micro_batch"], batch["num_micro_batches"] = share.step.before.step, number, micro_batches
     if number + 1 == micro_batches:
-        cursor = stream.cursor(share.step.after)
+        batch["cursor"] = share.after
     else:
-        within = Within(number + 1, topology.dp_size, size, share.step.global_batch_size)
-        cursor = stream.cursor(share.step.before, within)
-    batch["cursor"] = cursor.to_dict()
+        within = [number + 1, topology.dp_size, size, share.step.global_batch_size]
+        batch["cursor"] = {**share.before, "within": within}
     return batch
 
 

@@ -1,6 +1,6 @@
 """The threads between a plan and its batches: plan a round ahead, read frames ahead, assemble micro batches ahead.
 
-    planning thread ──rounds──> assembling thread ──batches──> whoever iterates
+    planning thread ──rounds──> assembling thread ──batches──> whoever iterates (and assembles when none is ready)
                                  │            ↑
                               requests      frames
                                  ↓            │
@@ -9,14 +9,13 @@
 Nothing here decides anything: a stream gives the same batches however far each thread has run ahead.
 """
 
-import queue
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,15 @@ from streampipe.parallel import Topology
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.plan.schedule import Schedule
 from streampipe.rank_step import RankStep, micro_batch_of, rank_step
-from streampipe.shards.frame_reader import FrameReader
+from streampipe.shards.buffers import FrameBuffers
+from streampipe.shards.frame_reader import FrameReader, Read
 from streampipe.stream import Stream
 
 # While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training
 # loop, which shares the interpreter lock, does not feel it. Measured in benchmarks/README.md.
 _BREATH = 0.002
+# A batch is made ahead when the consumer has not come back for this long.
+_LEAD = 0.0005
 # Micro batches whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
 _JOBS_AHEAD = 512
 
@@ -53,7 +55,7 @@ class _Job:
 
     share: RankStep
     number: int
-    reads: list[Future[None]]
+    reads: list[Read]
     raw_bytes: int
 
 
@@ -98,8 +100,16 @@ class PlannedRounds:
             time.sleep(_BREATH)
 
 
+@dataclass(frozen=True)
+class _Item:
+    """A batch; or the end; or an error."""
+
+    batch: dict[str, Any] | None
+    error: BaseException | None = None
+
+
 class _Pipeline:
-    """The threads and queues behind one iterator.
+    """The threads behind one iterator.
 
     It knows nothing of the iterator, so that the iterator can be collected.
     """
@@ -112,51 +122,85 @@ class _Pipeline:
         self.skipped = delivered_of_step(cursor, stream, topology)
         self.rounds = PlannedRounds(stream)
         self.reader = FrameReader(stream.config.storage)
+        self.buffers = FrameBuffers()
         self.addressed: dict[int, Addressed] = {}
         self.schedule = Schedule(stream.planner, stream.place(cursor), self._plan_of)
-        self.batches: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue(stream.config.loader.prefetch)
+        self.ready: deque[_Item] = deque()
+        self.room = Event()  # set when a batch that was ready has been taken
         self.stopped = Event()
+        self._asking = False
+        self._making = Lock()  # whoever holds it makes the next batch
+        self._batch_by_batch = self._batches()
+        self._last: _Item | None = None
 
     def start(self) -> None:
-        Thread(target=self._run, name="streampipe-assemble", daemon=True).start()
+        Thread(target=self._make_ahead, name="streampipe-assemble", daemon=True).start()
 
     def stop(self) -> None:
         self.stopped.set()
+        self.room.set()
         self.rounds.close()
         self.reader.close()
 
-    def _run(self) -> None:
+    def next(self) -> "_Item":
+        """Return a batch that is ready, or make one here and now."""
+        self._asking = True
         try:
-            for batch in self._batches():
-                if not self._put(batch):
-                    return
-            self._put(None)
-        except BaseException as error:
-            self._put(error)
+            while not self.ready:
+                with self._making:
+                    if not self.ready:
+                        return self._make()
+            self.room.set()
+            return self.ready.popleft()
+        finally:
+            self._asking = False
 
-    def _put(self, item: dict[str, Any] | BaseException | None) -> bool:
-        while not self.stopped.is_set():
-            try:
-                self.batches.put(item, timeout=0.2)
-            except queue.Full:
+    def _make_ahead(self) -> None:
+        """Make batches while the consumer is busy with the last one.
+
+        A consumer that comes back at once makes its own: handing a batch over from thread to thread would take longer.
+        """
+        while not self.stopped.is_set() and self._last is None:
+            if len(self.ready) >= self.stream.config.loader.prefetch:
+                self.room.wait()
+                self.room.clear()
                 continue
-            return True
-        return False
+            time.sleep(_LEAD)
+            if not self._asking:
+                with self._making:
+                    if not self.ready or len(self.ready) < self.stream.config.loader.prefetch:
+                        self.ready.append(self._make())
+
+    def _make(self) -> "_Item":
+        """Make the next batch; the end and an error are made again and again."""
+        if self._last is None:
+            try:
+                batch = next(self._batch_by_batch, None)
+            except BaseException as error:
+                self._last = _Item(None, error)
+            else:
+                if batch is not None:
+                    return _Item(batch)
+                self._last = _Item(None)
+        return self._last
 
     def _batches(self) -> Iterator[dict[str, Any]]:
         coming: deque[_Job] = deque()
         jobs = self._jobs()
         while True:
-            while not coming or (len(coming) < _JOBS_AHEAD and not self.reader.full() and self._advances_at_once()):
-                if (job := next(jobs, None)) is None:
+            # Two more for each one that goes, so that running ahead never makes the next batch wait.
+            for _ in range(2):
+                if coming and (len(coming) == _JOBS_AHEAD or self.reader.full() or not self._advances_at_once()):
                     break
-                coming.append(job)
+                if (coming_next := next(jobs, None)) is None:
+                    break
+                coming.append(coming_next)
             if not coming:
                 return
             job = coming.popleft()
             for read in job.reads:
                 read.result()
-            yield micro_batch_of(self.stream, self.topology, job.share, job.number)
+            yield micro_batch_of(self.stream, self.topology, job.share, job.number, self.buffers)
             self.reader.consumed(job.raw_bytes)
 
     def _plan_of(self, number: int) -> RoundPlan:
@@ -184,7 +228,7 @@ class _Pipeline:
 
     def _job(self, share: RankStep, number: int) -> _Job:
         """Ask for the frames that nobody has asked for yet, source by source."""
-        reads: list[Future[None]] = []
+        reads: list[Read] = []
         needed = share.frames_of(number)
         raw_bytes = first = 0
         for round_ in share.rounds:
@@ -198,7 +242,7 @@ class _Pipeline:
             first += len(round_.asked)
         return _Job(share, number, reads, raw_bytes)
 
-    def _request(self, round_: Addressed, new: NDArray[np.int64], reads: list[Future[None]]) -> int:
+    def _request(self, round_: Addressed, new: NDArray[np.int64], reads: list[Read]) -> int:
         table = round_.plan.frames
         round_.asked[new] = True
         by_source: dict[int, list[int]] = {}
@@ -284,15 +328,15 @@ class MicroBatches:
         if not self._started:
             self._pipeline.start()
             self._started = True
-        item = self._pipeline.batches.get()
-        if isinstance(item, dict):
-            return item
+        item = self._pipeline.next()
+        if item.batch is not None:
+            return item.batch
         self._finalizer()
-        if item is None:
+        if item.error is None:
             self._ended = True
             raise StopIteration
-        self._error = item
-        raise item
+        self._error = item.error
+        raise item.error
 
     def close(self) -> None:
         """Stop the threads; nothing more comes."""

@@ -95,7 +95,7 @@ def test_the_smallest_config_has_the_documented_defaults() -> None:
         ("$.storage.prefetch_bytes", "1e999"),
         ("$.storage.prefetch_bytes", "nan"),
         ("$.storage.prefetch_bytes", ""),
-        ("$.storage.threads", 0),
+        ("$.storage.threads", -1),
         ("$.storage.threads", 1000),
         ("$.loader.num_workers", -1),
         ("$.loader.prefetch", 0),

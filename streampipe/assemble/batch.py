@@ -1,5 +1,6 @@
 """Decoded frames to the arrays of a micro batch, one copy."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,18 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.segments import Frames, Ground, Segments, lay_out
+from streampipe.shards.buffers import FrameBuffers
 
 IGNORED = -100
 
 
 def assemble(
-    segments: Segments, frames: Frames, shape: tuple[int, int], config: BatchConfig, pad_id: int
+    segments: Segments,
+    frames: Frames,
+    shape: tuple[int, int],
+    config: BatchConfig,
+    pad_id: int,
+    buffers: FrameBuffers,
 ) -> dict[str, Any]:
     """Build one micro batch.
 
@@ -23,6 +30,7 @@ def assemble(
         shape: rows and positions of a row; T is their product.
         config: layout, fields, labels and token_dtype are read.
         pad_id: the id that stands where no token is.
+        buffers: memory for the per-token arrays, used again when a batch has been given up.
 
     Returns:
         THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens,
@@ -36,7 +44,7 @@ def assemble(
     if config.layout == "sbhd":
         segments = _one_per_row(segments, shape[1])
     ground = lay_out(segments, *shape)
-    writer = _Writer(segments, frames, ground, config)
+    writer = _Writer(segments, frames, ground, (shape[1], buffers), config)
     batch: dict[str, Any] = {"tokens": writer.tokens(pad_id)}
     makers = {
         "labels": lambda: writer.labels(batch["tokens"]),
@@ -86,11 +94,24 @@ def _identities(segments: Segments, ground: Ground) -> dict[str, Any]:
     return found
 
 
+@lru_cache(maxsize=8)
+def _ones(positions: int) -> memoryview:
+    return np.ones(positions, np.float32).data
+
+
+@lru_cache(maxsize=8)
+def _counting(positions: int, dtype: str) -> memoryview:
+    return np.arange(positions, dtype=dtype).data
+
+
 class _Writer:
     """Makes each per-token array of one micro batch."""
 
-    def __init__(self, segments: Segments, frames: Frames, ground: Ground, config: BatchConfig) -> None:
+    def __init__(
+        self, segments: Segments, frames: Frames, ground: Ground, room: tuple[int, FrameBuffers], config: BatchConfig
+    ) -> None:
         self._segments = segments
+        self._seq_length, self._buffers = room
         self._frames = frames
         self._ground = ground
         self._dtype = np.dtype(config.token_dtype)
@@ -111,6 +132,9 @@ class _Writer:
             )
         ]
 
+    def _array(self, dtype: "np.dtype[Any]") -> NDArray[Any]:
+        return np.frombuffer(self._buffers.take(self._positions * dtype.itemsize), dtype)
+
     def _mark(self, trained: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which positions are trained: +1 where a span begins, -1 where it ends, summed up."""
         edges = np.zeros(self._positions + 1, np.int8)
@@ -125,13 +149,14 @@ class _Writer:
         wait for it again, each time.
         """
         segments, frames = self._segments, self._frames
-        stored = np.empty(self._positions, frames[int(segments.frame[0])].format if len(segments) else "H")
+        stored = self._array(np.dtype(frames[int(segments.frame[0])].format if len(segments) else "H"))
         room = stored.data
         for frame, offset, start, end in zip(
             segments.frame.tolist(), segments.offset.tolist(), self._starts.tolist(), self._ends.tolist(), strict=True
         ):
             room[start:end] = frames[frame][offset : offset + end - start]
-        tokens = stored.astype(self._dtype)
+        tokens = self._array(self._dtype)
+        tokens[:] = stored
         for empty in self._empty:
             tokens[empty] = pad_id
         return tokens
@@ -142,9 +167,9 @@ class _Writer:
         Its last position has a target only if the piece goes on. Unshifted: the token itself.
         """
         segments = self._segments
-        labels = np.empty_like(tokens)
+        labels = self._array(self._dtype)
         if self._aligned:
-            labels[:-1] = tokens[1:]
+            labels.data[:-1] = tokens.data[1:]
             labels[self._ends - 1] = IGNORED
             for piece in np.flatnonzero(segments.goes_on).tolist():
                 after = int(segments.offset[piece] + segments.length[piece])
@@ -159,8 +184,8 @@ class _Writer:
         return labels
 
     def position_ids(self) -> NDArray[Any]:
-        position_ids = np.empty(self._positions, self._dtype)
-        counting = np.arange(int(self._ground.room.max()), dtype=self._dtype).data
+        position_ids = self._array(self._dtype)
+        counting = _counting(self._seq_length, self._dtype.name)
         positions = position_ids.data
         for begin, room in zip(self._ground.begin.tolist(), self._ground.room.tolist(), strict=True):
             positions[begin : begin + room] = counting[:room]
@@ -169,7 +194,8 @@ class _Writer:
     def loss_mask(self) -> NDArray[np.float32]:
         if self._trained is not None:
             return self._trained.astype(np.float32)
-        mask = np.ones(self._positions, np.float32)
+        mask = self._array(np.dtype(np.float32))
+        mask.data[:] = _ones(self._positions)
         mask[self._ends[~self._segments.goes_on] - 1 if self._aligned else self._starts] = 0.0
         for empty in self._empty:
             mask[empty] = 0.0

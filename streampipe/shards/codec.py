@@ -67,17 +67,44 @@ def decompress(data: bytes | memoryview, raw_bytes: int, compression: Compressio
             raise ValueError(f"expected {raw_bytes} bytes, got {len(data)}")
         return bytes(data)
     try:
-        parameters = zstandard.get_frame_parameters(data)
-        if parameters.content_size != raw_bytes:
-            raise ValueError(f"expected {raw_bytes} bytes inside, the zstd header says {parameters.content_size}")
-        if not parameters.has_checksum:
-            raise ValueError("expected a zstd content checksum, found none")
+        _check_header(data, raw_bytes)
         raw = _decompressor().decompress(data, max_output_size=raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"expected {raw_bytes} bytes inside, zstd says: {error}") from error
     if len(raw) != raw_bytes:
         raise ValueError(f"expected {raw_bytes} bytes inside, got {len(raw)}")
     return raw
+
+
+def decompress_into(data: bytes | memoryview, room: memoryview, compression: Compression) -> None:
+    """Fill `room` with the bytes of one frame, which must be exactly as many.
+
+    Raises:
+        ValueError: if the frame does not hold exactly that, or is damaged; says what was expected and found.
+    """
+    if compression == "none":
+        if len(data) != len(room):
+            raise ValueError(f"expected {len(room)} bytes, got {len(data)}")
+        room[:] = data
+        return
+    try:
+        _check_header(data, len(room))
+        # In one call, with room for all of it, zstd decodes straight into the buffer and checks its own checksum.
+        reader = _decompressor().stream_reader(data, read_across_frames=False)
+        filled = reader.readinto(room)
+        rest = reader.read(1)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"expected {len(room)} bytes inside, zstd says: {error}") from error
+    if filled != len(room) or rest:
+        raise ValueError(f"expected {len(room)} bytes inside, got {filled}{' and more' if rest else ''}")
+
+
+def _check_header(data: bytes | memoryview, raw_bytes: int) -> None:
+    parameters = zstandard.get_frame_parameters(data)
+    if parameters.content_size != raw_bytes:
+        raise ValueError(f"expected {raw_bytes} bytes inside, the zstd header says {parameters.content_size}")
+    if not parameters.has_checksum:
+        raise ValueError("expected a zstd content checksum, found none")
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

@@ -11,7 +11,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from streampipe.errors import ShardCorruptError
-from streampipe.shards.codec import FrameCodec, decompress
+from streampipe.shards.buffers import FrameBuffers
+from streampipe.shards.codec import FrameCodec, decompress, decompress_into
 from streampipe.shards.document import ARRAYS_OF_KIND, KEY, META_MEMBER, AnyDocument, encode_meta
 from streampipe.shards.frame_index import FrameIndex
 from streampipe.shards.index import MAX_FRAME_BYTES
@@ -110,16 +111,42 @@ def decode_frame(data: bytes | memoryview, f: int, index: FrameIndex, compressio
     Raises:
         ShardCorruptError: if anything differs.
     """
+    _check_stored(data, f, index, where)
+    try:
+        return decompress(data, int(index.raw_bytes[f]), compression)
+    except ValueError as error:
+        raise _corrupt(where, f, index, str(error)) from error
+
+
+def decode_frame_into(
+    buffers: FrameBuffers,
+    data: bytes | memoryview,
+    f: int,
+    index: FrameIndex,
+    compression: Compression,
+    where: str,
+) -> memoryview:
+    """As `decode_frame`, into memory that is used again.
+
+    Raises:
+        ShardCorruptError: if anything differs.
+    """
+    _check_stored(data, f, index, where)
+    room = buffers.take(int(index.raw_bytes[f]))
+    try:
+        decompress_into(data, room, compression)
+    except ValueError as error:
+        raise _corrupt(where, f, index, str(error)) from error
+    return room
+
+
+def _check_stored(data: bytes | memoryview, f: int, index: FrameIndex, where: str) -> None:
     expected = int(index.compressed_bytes[f])
     if len(data) != expected:
         raise _corrupt(where, f, index, f"short read: expected {expected} bytes, got {len(data)}")
     checksum = xxhash.xxh3_64_intdigest(data)
     if checksum != int(index.checksum[f]):
         raise _corrupt(where, f, index, f"checksum: expected {int(index.checksum[f]):016x}, got {checksum:016x}")
-    try:
-        return decompress(data, int(index.raw_bytes[f]), compression)
-    except ValueError as error:
-        raise _corrupt(where, f, index, str(error)) from error
 
 
 def _corrupt(where: str, f: int, index: FrameIndex, fault: str) -> ShardCorruptError:

@@ -1,15 +1,18 @@
 """Frames read, checked and decoded in threads, ahead of need and within a budget."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from streampipe.errors import ConfigError
+from streampipe.shards.buffers import FrameBuffers
 
 # Frames of one read: enough to keep several ranges in flight, few enough to spread decoding over the threads.
 _FRAMES_A_READ = 8
+_THREADS = 4
 _UNITS = {
     "KiB": 2**10,
     "MiB": 2**20,
@@ -28,18 +31,20 @@ class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         prefetch_bytes: decoded bytes read ahead of the batch being assembled; an integer, or a text such as 256MiB.
-        threads: reads and decodes at a time.
+        threads: reads and decodes at a time; 0 reads and decodes where frames are needed, in the thread that assembles.
+            Null for 0 where the source is local, since what one core has decoded another fetches dearly, and for 4
+            elsewhere.
     """
 
     prefetch_bytes: int | str = "256MiB"
-    threads: int = 4
+    threads: int | None = None
 
     def check(self) -> None:
         """Raise ConfigError for sizes that cannot be."""
         if self.budget() < 1:
             raise ConfigError(f"$.storage.prefetch_bytes: must be at least 1 byte, but got {self.prefetch_bytes!r}")
-        if not 1 <= self.threads <= 256:
-            raise ConfigError(f"$.storage.threads: must be within 1 and 256, but got {self.threads}")
+        if self.threads is not None and not 0 <= self.threads <= 256:
+            raise ConfigError(f"$.storage.threads: must be within 0 and 256, but got {self.threads}")
 
     def budget(self) -> int:
         """Return prefetch_bytes as a number.
@@ -62,17 +67,42 @@ class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FrameSource(Protocol):
     """Whatever gives decoded frames."""
 
-    def read_frames(self, frames: Sequence[tuple[int, int]]) -> Sequence[Any]:
+    @property
+    def is_local(self) -> bool:
+        """Whether its bytes are on this machine."""
+
+    def read_frames(self, frames: Sequence[tuple[int, int]], buffers: FrameBuffers | None = None) -> Sequence[Any]:
         """Return the raw bytes of frames (shard, frame), checked and decoded."""
 
 
+class Read(Protocol):
+    """A read that was asked for."""
+
+    def result(self) -> None:
+        """Wait for it, or do it; raises what went wrong."""
+
+
+@dataclass(frozen=True)
+class _HereAndNow:
+    """A read that is done by whoever needs it."""
+
+    read: Callable[[], None]
+
+    def result(self) -> None:
+        self.read()
+
+
 class FrameReader:
-    """Reads frames in threads. It is `full` when as much as the budget has been requested and not yet been consumed."""
+    """Reads frames, in threads or where they are needed.
+
+    It is `full` when as much as the budget has been requested and not yet been consumed.
+    """
 
     def __init__(self, config: StorageConfig) -> None:
         self._budget = config.budget()
         self._threads = config.threads
         self._pool: ThreadPoolExecutor | None = None
+        self._buffers = FrameBuffers()
         self._ahead = 0
 
     def full(self) -> bool:
@@ -81,7 +111,7 @@ class FrameReader:
 
     def request(
         self, source: FrameSource, frames: Sequence[tuple[int, int]], raw_bytes: int, place: Callable[[int, Any], None]
-    ) -> list[Future[None]]:
+    ) -> Sequence[Read]:
         """Start reading frames.
 
         Args:
@@ -91,13 +121,16 @@ class FrameReader:
             place: called from a thread with each frame's position in `frames` and its bytes.
 
         Returns:
-            futures to wait for; an error of the source is theirs.
+            what to wait for; an error of the source is theirs.
         """
         self._ahead += raw_bytes
+        threads = self._threads if self._threads is not None else 0 if source.is_local else _THREADS
+        if not threads:
+            return [_HereAndNow(lambda: self._read(source, frames, 0, len(frames), place))]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="streampipe-read")
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="streampipe-read")
         starts = range(0, len(frames), _FRAMES_A_READ)
-        return [self._pool.submit(self._read, source, frames, first, place) for first in starts]
+        return [self._pool.submit(self._read, source, frames, first, first + _FRAMES_A_READ, place) for first in starts]
 
     def consumed(self, raw_bytes: int) -> None:
         """Say that a batch has been assembled, for which this much had been requested."""
@@ -108,9 +141,13 @@ class FrameReader:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    @staticmethod
     def _read(
-        source: FrameSource, frames: Sequence[tuple[int, int]], first: int, place: Callable[[int, Any], None]
+        self,
+        source: FrameSource,
+        frames: Sequence[tuple[int, int]],
+        first: int,
+        last: int,
+        place: Callable[[int, Any], None],
     ) -> None:
-        for number, raw in enumerate(source.read_frames(frames[first : first + _FRAMES_A_READ])):
+        for number, raw in enumerate(source.read_frames(frames[first:last], self._buffers)):
             place(first + number, raw)

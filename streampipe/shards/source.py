@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.errors import ConfigError, ShardMissingError
-from streampipe.shards.frame import decode_frame
+from streampipe.shards.buffers import FrameBuffers
+from streampipe.shards.frame import decode_frame, decode_frame_into
 from streampipe.shards.frame_index import FrameIndex, Origins
 from streampipe.shards.index import decode_index, decode_origins
 from streampipe.shards.index_cache import IndexCache
 from streampipe.shards.manifest import Manifest, ShardEntry, TokenizerInfo, read_manifest
 from streampipe.storage import Range, Store, open_store
+from streampipe.storage.local import LocalStore
 
 INDEX_CACHE_BYTES = 512 * 2**20
 MAX_READ_BYTES = 8 * 2**20
@@ -80,6 +82,11 @@ class Source:
         return np.dtype(self.manifest.token_dtype).newbyteorder("<")
 
     @property
+    def is_local(self) -> bool:
+        """Whether its bytes are on this machine."""
+        return isinstance(self.store, LocalStore)
+
+    @property
     def kind(self) -> str:
         """What a document is: text, conversation or preference."""
         return self.manifest.kind
@@ -133,10 +140,16 @@ class Source:
         entry = self._entry(shard)
         return decode_origins(self._index_bytes(entry), entry, self.url)
 
-    def read_frames(self, frames: Sequence[tuple[int, int]]) -> list[bytes]:
+    def read_frames(
+        self, frames: Sequence[tuple[int, int]], buffers: FrameBuffers | None = None
+    ) -> list[bytes | memoryview]:
         """Return the raw bytes of frames (shard, frame), checked and decoded, in the order asked for.
 
         One bulk read; adjacent frames of one shard are fetched together, a frame asked for twice once.
+
+        Args:
+            frames: (shard, frame) pairs.
+            buffers: memory to decode into; without it each frame is bytes of its own.
 
         Raises:
             ShardMissingError, ShardCorruptError, StorageError: naming shard, frame and byte.
@@ -147,14 +160,18 @@ class Source:
             index = self.index(shard)
             start, end = int(index.offset[first]), int(index.offset[stop - 1] + index.compressed_bytes[stop - 1])
             ranges.append((self.shards[shard].path, start, end - start))
-        raw: dict[tuple[int, int], bytes] = {}
+        raw: dict[tuple[int, int], bytes | memoryview] = {}
+        compression = self.manifest.compression
         for (shard, first, stop), data in zip(runs, self.read_stored(ranges), strict=True):
             index, where, view = self.index(shard), f"{self.url}/{self.shards[shard].path}", memoryview(data)
             for f in range(first, stop):
                 start = int(index.offset[f] - index.offset[first])
                 # The last frame takes all that is left, so that a server that sends too much is noticed.
                 stored = view[start : start + int(index.compressed_bytes[f])] if f < stop - 1 else view[start:]
-                raw[shard, f] = decode_frame(stored, f, index, self.manifest.compression, where)
+                if buffers is None:
+                    raw[shard, f] = decode_frame(stored, f, index, compression, where)
+                else:
+                    raw[shard, f] = decode_frame_into(buffers, stored, f, index, compression, where)
         return [raw[frame] for frame in frames]
 
     def read_stored(self, ranges: Sequence[Range]) -> list[bytes]:

@@ -10,10 +10,11 @@ from streampipe.assemble.batch import assemble as assemble_views
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.segments import Segments
 from streampipe.errors import ConfigError
+from streampipe.shards.buffers import FrameBuffers
 
 
 def assemble(pieces, frames, shape, config, pad_id):
-    return assemble_views(pieces, [memoryview(frame) for frame in frames], shape, config, pad_id)
+    return assemble_views(pieces, [memoryview(frame) for frame in frames], shape, config, pad_id, FrameBuffers())
 
 
 ALL = ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")
