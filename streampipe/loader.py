@@ -86,6 +86,13 @@ class StreamLoader(Iterator[dict[str, Any]]):
             self.close()
             self._ended = True
             raise
+        except ConnectionError as error:
+            self.close()
+            self._error = RuntimeError(
+                f"a worker process died while it handed over a batch ({error}); look for what killed it, such as memory "
+                f"that ran out, and go on from the last saved state"
+            )
+            raise self._error from error
         except Exception as error:
             # Other workers may still give later batches: nothing comes any more until someone asks anew.
             self.close()
