@@ -89,8 +89,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
         except ConnectionError as error:
             self.close()
             self._error = RuntimeError(
-                f"a worker process died while it handed over a batch ({error}); look for what killed it, such as memory "
-                f"that ran out, and go on from the last saved state"
+                f"a worker process died while it handed over a batch ({error}); look for what killed it, such as "
+                f"memory that ran out, and go on from the last saved state"
             )
             raise self._error from error
         except Exception as error:
