@@ -29,6 +29,7 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plan: windows x window_tokens.
         round_tokens: the budget of a round as it was resolved when the phase began; an exact fraction.
         before: hash of the phases that are over; "" in the first.
+        balance: how sequences are ordered by cost, with the model's width where it is not the default.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plan: str
     round_tokens: str
     before: str = ""
+    balance: str = "off"
 
 
 class EraPast(msgspec.Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ import numpy as np
 from streampipe.cursor import Cursor
 from streampipe.errors import ConfigError
 from streampipe.parallel import Topology
+from streampipe.plan.balance import Rows, doubts
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.stream import Stream
 
@@ -55,10 +56,11 @@ def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     With one column a rank or more, a rank reads the frames of its columns; with fewer windows than ranks, several ranks
     read the same window.
     """
-    plan = stream.planner.round(cursor.round)
+    first = cursor.sequences - cursor.offset  # sequences of the run before the round
+    plan = stream.planner.round(cursor.round, first=first)
     config = stream.config
     column = np.repeat(np.arange(len(plan)) % plan.windows, np.diff(plan.sequence_start))
-    reader = (column + cursor.sequences) % plan.windows * topology.dp_size // plan.windows
+    reader = (column + first) % plan.windows * topology.dp_size // plan.windows
     reads = len(np.unique(reader * max(1, len(plan.frames)) + plan.pieces.occurrence))
     amplification = reads / max(1, len(plan.frames)) * max(1.0, topology.dp_size / plan.windows)
     itemsize = max(source.token_dtype.itemsize for source in stream.sources)
@@ -71,14 +73,14 @@ def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     )
 
 
-def check_shares(stream: Stream, round_: int) -> list[str]:
+def check_shares(stream: Stream, cursor: Cursor) -> list[str]:
     """Refuse a source that `overlong` takes most of its weight from; return what is to be said of the others.
 
     Raises:
         ConfigError: when a source would deliver under half of the tokens that it is weighted for, unless it says
             `accept_loss`.
     """
-    totals = stream.planner.round(round_).totals
+    totals = stream.planner.round(cursor.round, first=cursor.sequences - cursor.offset).totals
     told: list[str] = []
     lost = totals.truncated_tokens + totals.dropped_tokens
     for source, number, gone, taken in zip(
@@ -93,6 +95,17 @@ def check_shares(stream: Stream, round_: int) -> list[str]:
         if gone:
             told.append(f"{source.name} loses {gone / taken:.2%} of its tokens to packing.overlong")
     return told
+
+
+def doubts_of_balance(stream: Stream, topology: Topology, cursor: Cursor) -> list[str]:
+    """Return in words why `plan.balance: cost` does not pay for a run; nothing where it does, or is off."""
+    layout = stream.planner.layout(cursor.round)
+    if layout.even_rows is None:
+        return []
+    first = cursor.sequences - cursor.offset
+    plan = stream.planner.round(cursor.round, first=first)
+    rows = Rows(layout.windows, first, layout.even_rows)
+    return doubts(plan.cost, rows, stream.size_of_step(stream.place(cursor)), topology.dp_size)
 
 
 def check_memory(expected: Forecast) -> None:

@@ -13,7 +13,7 @@ from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.dataset import StreamDataset, TensorBatches
 from streampipe.errors import StreampipeError
-from streampipe.forecast import check_memory, check_shares, forecast
+from streampipe.forecast import check_memory, check_shares, doubts_of_balance, forecast
 from streampipe.parallel import Topology
 from streampipe.stream import Stream
 
@@ -186,7 +186,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         """Compare the ranks, refuse what cannot fit, and say what is coming."""
         expected = forecast(self.stream, self.topology, cursor)
         check_memory(expected)
-        for told in check_shares(self.stream, cursor.round):
+        for told in check_shares(self.stream, cursor):
             log.warning("%s", told)
         batch, topology = self.config.batch, self.topology
         compare_ranks(
@@ -202,6 +202,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
         log.log(
             logging.INFO if self.topology == Topology(dp_size=self.topology.dp_size) else logging.DEBUG, "%s", expected
         )
+        if self.topology == Topology(dp_size=self.topology.dp_size):
+            for doubt in doubts_of_balance(self.stream, self.topology, cursor):
+                log.warning("plan.balance: %s", doubt)
         self._announced = True
 
     def _log(self, batch: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from streampipe.mock import MockSource
 from streampipe.opening import OpenedSource, resolve_packing, weights_of
 from streampipe.plan.blend import Blend, BlendPhase, Segment, Share, resolve_round_tokens
 from streampipe.plan.epoch_order import Era, SourceAxis
+from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import Layout, Planner
 
 _HASH = 10  # hexadecimal digits of what a cursor keeps of a source
@@ -112,11 +113,22 @@ def plan_run(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
                     axes[at] = axis.changed(positions[at], axis.eras[-1].shards, groups[phase][at])
         decided.append([axis.eras for axis in axes])
     layouts = [
-        Layout(phase.seq_length, phase.plan.windows, resolve_packing(phase, sources), shuffled=any(groups[number]))
+        _layout(phase, resolve_packing(phase, sources), shuffled=any(groups[number]))
         for number, phase in enumerate(phases)
     ]
     planner = Planner(axes, blend, layouts, config.seed, sources[0].members)
     return Run(planner, list(phases), decided, sources, numbers)
+
+
+def _layout(phase: StreamConfig, packing: PackingConfig, *, shuffled: bool) -> Layout:
+    return Layout(
+        seq_length=phase.seq_length,
+        windows=phase.plan.windows,
+        packing=packing,
+        shuffled=shuffled,
+        cost_of_token=phase.plan.cost_of_token,
+        even_rows=phase.plan.resolved_even_rows(phase.seq_length),
+    )
 
 
 def _shards(source: OpenedSource) -> int:
@@ -234,6 +246,7 @@ def _stream_past(phases: list[StreamConfig], phase: int, sources: list[OpenedSou
         plan=f"{config.plan.windows}x{config.plan.resolved_window_tokens(config.seq_length)}",
         round_tokens=round_tokens,
         before=before.hexdigest()[:16] if phase else "",
+        balance=config.plan.order_name(config.seq_length),
     )
 
 

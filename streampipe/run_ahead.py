@@ -65,33 +65,38 @@ class PlannedRounds:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="streampipe-plan")
-        self._planned: dict[int, Future[Addressed]] = {}
+        self._planned: dict[tuple[int, int], Future[Addressed]] = {}
         self._wanted = Event()
         self._closed = Event()
 
-    def get(self, number: int) -> Addressed:
-        """Return a round's plan, waiting for it if need be, and begin with the next."""
+    def get(self, number: int, first: int) -> Addressed:
+        """Return a round's plan, waiting for it if need be, and begin with the next.
+
+        `first` is the sequences of the run before the round.
+        """
         self._wanted.set()
-        plan = self._begin(number).result()
+        plan = self._begin(number, first).result()
         self._wanted.clear()
-        self._planned = {n: f for n, f in self._planned.items() if n >= number}
+        self._planned = {key: f for key, f in self._planned.items() if key[0] >= number}
         if self._stream.planner.rounds is None or number + 1 < self._stream.planner.rounds:
-            self._begin(number + 1)
+            self._begin(number + 1, first + len(plan.plan))
         return plan
 
     def ready(self, number: int) -> bool:
         """Return whether `get` would not wait."""
-        return number in self._planned and self._planned[number].done()
+        return any(key[0] == number and future.done() for key, future in self._planned.items())
 
     def close(self) -> None:
         """Plan no more; what is being planned is given up."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, number: int) -> Future[Addressed]:
-        if number not in self._planned:
-            self._planned[number] = self._pool.submit(self._stream.plan_round, number, self._breathe)
-        return self._planned[number]
+    def _begin(self, number: int, first: int) -> Future[Addressed]:
+        # Where a phase completes its last step with empty sequences, the next round begins later than was foreseen.
+        key = (number, first if self._stream.planner.depends_on_first(number) else 0)
+        if key not in self._planned:
+            self._planned[key] = self._pool.submit(self._stream.plan_round, number, self._breathe, first)
+        return self._planned[key]
 
     def _breathe(self) -> None:
         if self._closed.is_set():
@@ -203,8 +208,8 @@ class _Pipeline:
             yield micro_batch_of(self.stream, self.topology, job.share, job.number, self.buffers)
             self.reader.consumed(job.raw_bytes)
 
-    def _plan_of(self, number: int) -> RoundPlan:
-        self.addressed[number] = self.rounds.get(number)
+    def _plan_of(self, number: int, first: int) -> RoundPlan:
+        self.addressed[number] = self.rounds.get(number, first)
         return self.addressed[number].plan
 
     def _advances_at_once(self) -> bool:

@@ -110,9 +110,9 @@ class Stream:
             within=within,
         )
 
-    def plan_round(self, number: int, breathe: Callable[[], None]) -> Addressed:
-        """Plan a round and look up where its pieces lie."""
-        plan = self.planner.round(number, breathe)
+    def plan_round(self, number: int, breathe: Callable[[], None], first: int) -> Addressed:
+        """Plan a round and look up where its pieces lie; `first` is the sequences of the run before it."""
+        plan = self.planner.round(number, breathe, first)
         return address(plan, self.sources, self.numbers, aligned=self.config.batch.labels == "aligned")
 
 

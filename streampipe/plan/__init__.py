@@ -8,6 +8,7 @@ manifests ──> blend ──> epoch order ──> round ──> windows ──
 * `windows.py`         frames dealt to localities, borders drawn so that windows fill whole sequences
 * `packing.py`         pieces of a window to sequences: best_fit, concat, none
 * `sequence_order.py`  sequences of all windows to one canonical order
+* `balance.py`         sequences ordered by cost instead of at random, and windows made alike for it
 * `round_plan.py`      the result, as arrays
 * `planner.py`         composes the above: `Planner.round(r)`
 * `schedule.py`        rounds cut into steps: `Schedule.next()`

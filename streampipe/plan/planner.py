@@ -3,43 +3,101 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.errors import ConfigError, StreampipeError
+from streampipe.plan.balance import Rows, balanced_order, deal_pieces, default_even_rows
 from streampipe.plan.blend import Blend
 from streampipe.plan.epoch_order import SourceAxis
-from streampipe.plan.packing import pack
+from streampipe.plan.packing import Packed, pack
 from streampipe.plan.pieces import Lost, PackingConfig, cut_documents, cut_pairs, unfold_pairs
-from streampipe.plan.round_plan import FrameTable, RoundPlan, SourceTotals, cost_of_sequences, running_sums
+from streampipe.plan.round_plan import (
+    COST_OF_A_TOKEN,
+    FrameTable,
+    RoundPlan,
+    SourceTotals,
+    cost_of_sequences,
+    running_sums,
+)
 from streampipe.plan.sequence_order import canonical_order, level_columns, move_to_end
 from streampipe.plan.windows import deal_frames
 from streampipe.rng import keyed_permutation
 
 
 class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The size of the planning unit.
+    """The size of the planning unit, and the order of sequences in it.
 
     Attributes:
         windows: localities of a round; at least the largest data-parallel size of the run, best a multiple of it.
-        window_tokens: tokens of a window; null for max(2^20, 8 x seq_length).
+        window_tokens: tokens of a window; null for max(2^20, 8 x seq_length), or with `balance: cost` for
+            max(2^21, 64 x seq_length), since only windows of many sequences are alike.
+        balance: `cost` aligns the sequences of windows by what they cost, so that ranks finish together.
+        model_width: of the model that is trained (its hidden size): a token costs 6 x this, beside its attention.
+        even_rows: with `balance: cost`, over how many sequences of each window the shares of sources are kept even; a
+            power of two, best the number that a step takes. More give better balance where fewer are taken. Null for 4,
+            or 16 where attention is most of the cost.
     """
 
     windows: int = 64
     window_tokens: int | None = None
+    balance: Literal["off", "cost"] | bool = "off"
+    model_width: int = 4096
+    even_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.balance is False:  # how YAML reads a bare `off`
+            msgspec.structs.force_setattr(self, "balance", "off")
+
+    @property
+    def balanced(self) -> bool:
+        """Whether sequences are ordered by cost."""
+        return self.balance == "cost"
+
+    @property
+    def cost_of_token(self) -> int:
+        """What a token costs beside its attention, in token pairs."""
+        return 6 * self.model_width
+
+    def resolved_even_rows(self, seq_length: int) -> int | None:
+        """Return over how many rows shares are kept even; None for random order."""
+        if not self.balanced:
+            return None
+        return self.even_rows or default_even_rows(seq_length, self.cost_of_token)
 
     def resolved_window_tokens(self, seq_length: int) -> int:
         """Return tokens of a window."""
-        return self.window_tokens if self.window_tokens is not None else max(2**20, 8 * seq_length)
+        if self.window_tokens is not None:
+            return self.window_tokens
+        return max(2**21, 64 * seq_length) if self.balanced else max(2**20, 8 * seq_length)
+
+    def order_name(self, seq_length: int) -> str:
+        """Return what of the config decides the order of sequences, for the cursor."""
+        width = "" if self.model_width == PlanConfig().model_width else f"/{self.model_width}"
+        return f"cost/{self.resolved_even_rows(seq_length)}{width}" if self.balanced else f"off{width}"
 
     def check(self) -> None:
-        """Raise ConfigError for sizes below 1."""
+        """Raise ConfigError for sizes that have no meaning."""
         if self.windows < 1:
             raise ConfigError(f"$.plan.windows: must be at least 1, but got {self.windows}")
         if self.window_tokens is not None and self.window_tokens < 1:
             raise ConfigError(f"$.plan.window_tokens: must be at least 1, but got {self.window_tokens}")
+        if self.balance is True:
+            raise ConfigError("$.plan.balance: must be `cost` or `off`, but got true; write balance: cost")
+        if self.model_width < 1:
+            raise ConfigError(f"$.plan.model_width: must be at least 1, but got {self.model_width}")
+        if self.even_rows is None:
+            return
+        if not self.balanced:
+            raise ConfigError("$.plan.even_rows: has a meaning with `balance: cost` only; set that, or remove it")
+        if not 1 <= self.even_rows <= 2**16 or self.even_rows & self.even_rows - 1:
+            raise ConfigError(
+                f"$.plan.even_rows: must be a power of two within 1 and 65536, but got {self.even_rows}; choose about "
+                "as many as a step takes sequences of each window"
+            )
 
 
 @dataclass(frozen=True)
@@ -51,12 +109,16 @@ class Layout:
         windows: columns of a round.
         packing: how documents become sequences, with `overlong` resolved.
         shuffled: whether sequences stand in random order within their column.
+        cost_of_token: what a token costs beside its attention, in token pairs.
+        even_rows: over how many rows shares are kept even when sequences are ordered by cost; None for random order.
     """
 
     seq_length: int
     windows: int
     packing: PackingConfig
     shuffled: bool = True
+    cost_of_token: int = COST_OF_A_TOKEN
+    even_rows: int | None = None
 
 
 def _hold_breath() -> None:
@@ -82,7 +144,7 @@ class Planner:
         self.layouts = tuple(layouts)
         self.members = members
         self._seed = seed
-        self._latest: RoundPlan | None = None  # whoever asks for the same round again gets the same plan
+        self._latest: tuple[int, int, RoundPlan] | None = None  # whoever asks for the same again gets the same plan
         self._one_at_a_time = Lock()
 
     @property
@@ -94,11 +156,17 @@ class Planner:
         """Return what shapes a round."""
         return self.layouts[self.blend.segment(number).phase]
 
-    def round(self, number: int, breathe: Callable[[], None] = _hold_breath) -> RoundPlan:
+    def depends_on_first(self, number: int) -> bool:
+        """Return whether the plan of a round depends on where in the run it begins."""
+        return self.layout(number).even_rows is not None
+
+    def round(self, number: int, breathe: Callable[[], None] = _hold_breath, first: int = 0) -> RoundPlan:
         """Plan a round.
 
         Args:
             number: from 0; an endless run has a plan for every number.
+            first: sequences of the run before it. With `balance: cost` its rows are aligned to those of the run; which
+                sequences it holds, and all else, does not depend on it.
             breathe: called between slices of about a millisecond, so that a caller can let other threads run.
 
         Raises:
@@ -106,12 +174,12 @@ class Planner:
             SourceError: from the index of a shard.
         """
         with self._one_at_a_time:
-            latest = self._latest
-            if latest is None or latest.round != number:
-                latest = self._latest = self._plan(number, breathe)
-            return latest
+            first = first if self.depends_on_first(number) else 0
+            if self._latest is None or self._latest[:2] != (number, first):
+                self._latest = (number, first, self._plan(number, first, breathe))
+            return self._latest[2]
 
-    def _plan(self, number: int, breathe: Callable[[], None]) -> RoundPlan:
+    def _plan(self, number: int, first: int, breathe: Callable[[], None]) -> RoundPlan:
         layout = self.layout(number)
         frames, lengths, documents = self._line(number, layout)
         breathe()
@@ -120,9 +188,16 @@ class Planner:
             pieces, lost = cut_documents(lengths.reshape(-1), documents, layout.seq_length, layout.packing)
         else:
             pieces, kept, lost = cut_pairs(lengths, documents, layout.seq_length, layout.packing)
+        if layout.even_rows is not None:
+            sizes = np.ones(len(pieces), np.int64) if layout.packing.policy == "none" else pieces.slot
+            rows = deal_pieces(pieces, sizes, layout.seq_length, layout.windows)
+            pieces, kept = pieces.take(rows), None if kept is None else kept[rows]
         packed = pack(layout.packing.policy, pieces, layout.seq_length, layout.windows, breathe)
-        column = level_columns(packed.window, layout.windows)
-        place = canonical_order(column, layout.windows, self._seed, "sequences", number, shuffled=layout.shuffled)
+        breathe()
+        slots = packed.pieces.slot[:, None]
+        if kept is not None:
+            slots = unfold_pairs(packed.pieces, kept, layout.packing).slot.reshape(-1, 2)
+        place = self._places(number, first, packed, slots)
         if layout.packing.policy == "concat" and len(place):
             place = move_to_end(place, len(place) - 1)  # the only one that may hold padding
         sequence = place[packed.sequence]
@@ -134,8 +209,19 @@ class Planner:
         if kept is not None:
             pieces, start = unfold_pairs(pieces, kept[rows], layout.packing), 2 * start
         running = running_sums(frames.source[pieces.occurrence], len(self.axes), pieces, start)
-        cost = cost_of_sequences(pieces.slot, start)
+        cost = cost_of_sequences(pieces.slot, start, layout.cost_of_token)
         return RoundPlan(number, layout.seq_length, layout.windows, frames, pieces, start, totals, running, cost)
+
+    def _places(self, number: int, first: int, packed: Packed, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the place of each sequence in the round: int64 [N]; `slots` are those of each piece's members."""
+        layout = self.layout(number)
+        column = level_columns(packed.window, layout.windows)
+        if layout.even_rows is None:
+            return canonical_order(column, layout.windows, self._seed, "sequences", number, shuffled=layout.shuffled)
+        # bincount sums in float64, exact below 2^53: for sequences of 64 million positions.
+        of_piece = (slots * (slots + layout.cost_of_token)).sum(axis=1).astype(np.float64)
+        cost = np.bincount(packed.sequence, of_piece, len(column)).astype(np.int64)
+        return balanced_order(column, cost, Rows(layout.windows, first, layout.even_rows), self._seed, number)
 
     def _line(self, number: int, layout: Layout) -> tuple[FrameTable, NDArray[np.int64], NDArray[np.int64]]:
         """Lay the frames of a round end to end, window after window.
@@ -150,7 +236,10 @@ class Planner:
             *(np.concatenate([getattr(run, field) for run in runs]) for field in ("epoch", "shard", "frame")),
         )
         lengths = [self._lengths_of(table, row) for row in range(len(table))]
-        window = deal_frames(np.array([_size(part, layout) for part in lengths], np.int64), layout.windows)
+        sizes = np.array([_size(part, layout) for part in lengths], np.int64)
+        # With `balance: cost` pieces are dealt, when they are known.
+        balanced = layout.even_rows is not None
+        window = np.zeros(len(table), np.int64) if balanced else deal_frames(sizes, layout.windows)
         order = np.argsort(window, kind="stable")
         if layout.shuffled:
             # Frames stand at random inside their window, so that no source always comes first in a sequence.

@@ -119,9 +119,11 @@ def running_sums(
     return RunningSums(tokens, documents)
 
 
-def cost_of_sequences(slot: NDArray[np.int64], sequence_start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what each sequence costs to train on: int64 [N]."""
-    return np.diff(sums_before(slot * (slot + COST_OF_A_TOKEN), sequence_start))
+def cost_of_sequences(
+    slot: NDArray[np.int64], sequence_start: NDArray[np.int64], cost_of_token: int = COST_OF_A_TOKEN
+) -> NDArray[np.int64]:
+    """Return what each sequence costs to train on, in token pairs: int64 [N]."""
+    return np.diff(sums_before(slot * (slot + cost_of_token), sequence_start))
 
 
 def sums_before(amounts: NDArray[np.generic], sequence_start: NDArray[np.int64]) -> NDArray[np.int64]:

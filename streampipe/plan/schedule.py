@@ -69,24 +69,27 @@ class StepPlan:
 
     def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
         """Return which sequences of the step a rank gets, in the order of its micro batches."""
-        return share_of_rank(*self._columns_and_costs(), dp_size, dp_rank)
+        columns, costs = self._columns_and_costs()
+        return share_of_rank(columns, costs, dp_size, dp_rank)
 
     def costs_of_ranks(self, dp_size: int) -> NDArray[np.int64]:
         """Return what each rank's sequences cost, in the order of its micro batches: int64 [dp_size, rows]."""
         columns, costs = self._columns_and_costs()
         return costs[shares_of_ranks(columns, costs, dp_size)]
 
+    def costs(self) -> NDArray[np.int64]:
+        """Return what each sequence of the spans costs: int64, in canonical order."""
+        return np.concatenate([span.plan.cost[span.first : span.last] for span in self.spans])
+
     def _columns_and_costs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         columns = self.before.sequences + np.arange(self.global_batch_size)
-        costs = np.zeros(self.global_batch_size, np.int64)
         filled = 0
         for span in self.spans:
             rows = slice(filled, filled + span.last - span.first)
             columns[rows] %= span.plan.windows
-            costs[rows] = span.plan.cost[span.first : span.last]
             filled = rows.stop
         columns[filled:] %= self.spans[-1].plan.windows
-        return columns, costs
+        return columns, np.concatenate([self.costs(), np.zeros(self.global_batch_size - filled, np.int64)])
 
 
 class Schedule:
@@ -95,15 +98,18 @@ class Schedule:
     An iterator with state, not a generator: `place` is where the next step begins.
 
     Args:
-        plan_round: gives the plan of a round; a caller may plan ahead behind it.
+        plan_round: gives the plan of a round, by its number and the sequences of the run before it; a caller may plan
+            ahead behind it.
         planner: for the number of rounds, windows and sources.
         place: where to begin.
     """
 
-    def __init__(self, planner: Planner, place: Place, plan_round: Callable[[int], RoundPlan] | None = None) -> None:
+    def __init__(
+        self, planner: Planner, place: Place, plan_round: Callable[[int, int], RoundPlan] | None = None
+    ) -> None:
         self.place = place
         self._planner = planner
-        self._plan_round = plan_round or planner.round
+        self._plan_round = plan_round or (lambda round_, first: planner.round(round_, first=first))
         self._round: RoundPlan | None = None
 
     def seq_length(self) -> int:
@@ -117,11 +123,13 @@ class Schedule:
         counts = before.counts.copy()
         spans: list[Span] = []
         empty = 0
+        first = before.sequences - offset  # sequences of the run before the round
         while need and (self._planner.rounds is None or round_ < self._planner.rounds):
-            plan = self._planned(round_)
+            if spans and self._planner.layout(round_).seq_length != spans[0].plan.seq_length:
+                first = before.sequences + global_batch_size
+                break  # rows of one batch are equally long, so empty ones complete this one
+            plan = self._planned(round_, first)
             _require_within(plan, offset)
-            if spans and len(plan) and plan.seq_length != spans[0].plan.seq_length:
-                break  # rows of one batch are equally long
             if offset == 0:
                 counts[:, 2:] += plan.totals.lost()
             take = min(need, len(plan) - offset)
@@ -133,13 +141,13 @@ class Schedule:
             empty = empty + 1 if len(plan) == 0 else 0
             require_progress(plan, empty)
             if offset >= len(plan):
-                round_, offset = round_ + 1, 0
+                round_, offset, first = round_ + 1, 0, first + len(plan)
         if not spans:
             return None
         # At the end of a finite run no place is left that only rounds without a sequence follow: it would be an empty
         # epoch for whoever resumes there.
         while self._planner.rounds is not None and not offset and round_ < self._planner.rounds:
-            plan = self._planned(round_)
+            plan = self._planned(round_, first)
             if len(plan):
                 break
             counts[:, 2:] += plan.totals.lost()
@@ -149,9 +157,9 @@ class Schedule:
         self.place = Place(round_, offset, sequences, before.step + 1, counts, positions, before.skipped)
         return StepPlan(before, self.place, tuple(spans), global_batch_size)
 
-    def _planned(self, round_: int) -> RoundPlan:
+    def _planned(self, round_: int, first: int) -> RoundPlan:
         if self._round is None or self._round.round != round_:
-            self._round = self._plan_round(round_)
+            self._round = self._plan_round(round_, first)
         return self._round
 
 

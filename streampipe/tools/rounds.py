@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -42,6 +42,8 @@ class RoundStats:
 class Rounds:
     """Round after round, planned in worker processes. A context manager.
 
+    A round whose plan depends on where in the run it begins (`plan.balance: cost`) is planned here, when that is known.
+
     Args:
         config: the stream.
         cursor: where to begin.
@@ -55,6 +57,9 @@ class Rounds:
         self._dp_size = dp_size
         self._processes = processes if processes is not None else os.cpu_count() or 1
         self._pool: ProcessPoolExecutor | None = None
+        self._ahead: deque[Future[RoundStats]] = deque()
+        self._stream: Stream | None = None
+        self._next = cursor.round
 
     def __enter__(self) -> "Rounds":
         return self
@@ -63,24 +68,28 @@ class Rounds:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def walk(self, planner: Planner) -> Iterator[RoundStats]:
-        """Yield the rounds from the cursor's on, to the end of a finite run."""
-        number, end = self._cursor.round, planner.rounds
-        if self._processes == 1:
-            _open(self._config, self._cursor, self._dp_size)
-            while end is None or number < end:
-                yield _plan(number)
-                number += 1
-            return
+    def plan(self, planner: Planner, number: int, first: int) -> RoundStats:
+        """Return the next round; `first` is the sequences of the run before it.
+
+        Raises:
+            RuntimeError: when it is not the one after the round before.
+        """
+        if number != self._next:
+            raise RuntimeError(f"round {number} was asked for out of order; report this as a bug")
+        self._next += 1
+        if self._processes == 1 or planner.depends_on_first(number):
+            if self._stream is None:
+                self._stream = open_stream(self._config).resumed(self._cursor)
+            return _stats(self._stream, number, first, self._dp_size)
         if self._pool is None:
             arguments = (self._config, self._cursor, self._dp_size)
             self._pool = ProcessPoolExecutor(self._processes, get_context("spawn"), _open, arguments)
-        ahead: deque[Future[RoundStats]] = deque()
-        while ahead or end is None or number < end:
-            while len(ahead) < 2 * self._processes and (end is None or number < end):
-                ahead.append(self._pool.submit(_plan, number))
-                number += 1
-            yield ahead.popleft().result()
+        while len(self._ahead) < 2 * self._processes:
+            following = number + len(self._ahead)
+            if (planner.rounds is not None and following >= planner.rounds) or planner.depends_on_first(following):
+                break
+            self._ahead.append(self._pool.submit(_plan, following))
+        return self._ahead.popleft().result()
 
 
 _opened: dict[str, Any] = {}
@@ -91,9 +100,12 @@ def _open(config: StreamConfig, cursor: Cursor, dp_size: int) -> None:
 
 
 def _plan(number: int) -> RoundStats:
-    stream: Stream = _opened["stream"]
-    plan = stream.planner.round(number)
-    rank = _ranks(stream, plan, _opened["dp_size"])
+    return _stats(_opened["stream"], number, 0, _opened["dp_size"])
+
+
+def _stats(stream: Stream, number: int, first: int, dp_size: int) -> RoundStats:
+    plan = stream.planner.round(number, first=first)
+    rank = _ranks(stream, plan, dp_size)
     reader = np.repeat(rank, np.diff(plan.sequence_start))
     pairs = np.unique(reader * max(1, len(plan.frames)) + plan.pieces.occurrence)
     stored = _stored_bytes(stream, plan)[pairs % max(1, len(plan.frames))].sum()
@@ -127,13 +139,11 @@ def _stored_bytes(stream: Stream, plan: RoundPlan) -> "np.ndarray[Any, np.dtype[
     return sizes
 
 
-def in_order(rounds: Iterator[RoundStats], met: Callable[[RoundStats], None]) -> Callable[[int], RoundPlan]:
+def in_order(rounds: Rounds, planner: Planner, met: Callable[[RoundStats], None]) -> Callable[[int, int], RoundPlan]:
     """Return what gives a schedule its rounds, one after the other; `met` sees each."""
 
-    def plan_round(number: int) -> RoundPlan:
-        stats = next(rounds, None)
-        if stats is None or stats.plan.round != number:
-            raise RuntimeError(f"round {number} was asked for out of order; report this as a bug")
+    def plan_round(number: int, first: int) -> RoundPlan:
+        stats = rounds.plan(planner, number, first)
         met(stats)
         return stats.plan
 

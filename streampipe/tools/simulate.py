@@ -118,7 +118,7 @@ def simulate(
         progress(found)
 
     with Rounds(config, start, dp_size, processes) as rounds:
-        schedule = Schedule(stream.planner, stream.place(start), in_order(rounds.walk(stream.planner), met))
+        schedule = Schedule(stream.planner, stream.place(start), in_order(rounds, stream.planner, met))
         while (steps is None or found.steps < steps) and (tokens is None or found.tokens < tokens):
             step = schedule.next(stream.size_of_step(schedule.place))
             if step is None:

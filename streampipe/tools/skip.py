@@ -34,7 +34,7 @@ def skip_steps(config: StreamConfig, cursor: Cursor, steps: int, processes: int 
         )
     stream = open_stream(config).resumed(cursor)
     with Rounds(config, cursor, processes=processes) as rounds:
-        plan_round = in_order(rounds.walk(stream.planner), lambda _: None)
+        plan_round = in_order(rounds, stream.planner, lambda _: None)
         schedule = Schedule(stream.planner, stream.place(cursor), plan_round)
         for done in range(steps):
             if schedule.next(stream.size_of_step(schedule.place)) is None:

@@ -20,6 +20,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "concat": {"packing.policy": "concat"},
     "none": {"packing.policy": "none"},
     "sbhd": {"packing.policy": "none", "batch.layout": "sbhd"},
+    "balanced": {"plan.balance": "cost", "plan.even_rows": 2},
+    "balanced, none": {"packing.policy": "none", "plan.balance": "cost"},
     "in order": {"shuffle.shards": False},
     "windows that no rank count divides": {"plan.windows": 5},
     "fewer windows than ranks": {"plan.windows": 3, "plan.window_tokens": 1500},

@@ -67,6 +67,7 @@ def planner(
     window_tokens: int = 128,
     shuffle: int | None = 2,
     seed: int = 1,
+    even_rows: int | None = None,
     **packing: object,
 ) -> Planner:
     axes = [
@@ -80,7 +81,8 @@ def planner(
     shares = [Share(axis.name, limit) for axis, limit in zip(axes, limits, strict=True)]
     tokens = [int(source.shard_tokens.sum()) for source in sources]
     round_tokens = resolve_round_tokens(fractions, tokens, windows, window_tokens, seq_length)
-    layout = Layout(seq_length, windows, PackingConfig(**({"overlong": "split"} | packing)), shuffle is not None)  # type: ignore[arg-type]
+    packing_config = PackingConfig(**({"overlong": "split"} | packing))  # type: ignore[arg-type]
+    layout = Layout(seq_length, windows, packing_config, shuffle is not None, even_rows=even_rows)
     return Planner(axes, Blend(shares, [BlendPhase(0, tuple(fractions), round_tokens)]), [layout], seed)
 
 

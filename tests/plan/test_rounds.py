@@ -27,9 +27,25 @@ def tokens_of_documents(corpus):
                 yield (shard, frame, document), length
 
 
-@given(st.lists(corpora(longest=320), min_size=1, max_size=2), POLICIES, OVERLONG, st.integers(1, 2), st.integers(1, 9))
-def test_each_token_of_each_document_is_planned_once_an_epoch_or_counted(sources, policy, overlong, epochs, windows):
-    plans = planner(sources, epochs=[epochs] * len(sources), policy=policy, overlong=overlong, windows=windows)
+@given(
+    st.lists(corpora(longest=320), min_size=1, max_size=2),
+    POLICIES,
+    OVERLONG,
+    st.integers(1, 2),
+    st.integers(1, 9),
+    st.sampled_from([None, 1, 4]),
+)
+def test_each_token_of_each_document_is_planned_once_an_epoch_or_counted(
+    sources, policy, overlong, epochs, windows, even_rows
+):
+    plans = planner(
+        sources,
+        epochs=[epochs] * len(sources),
+        policy=policy,
+        overlong=overlong,
+        windows=windows,
+        even_rows=even_rows,
+    )
     seen = Counter()
     lost = np.zeros((len(sources), 3), np.int64)
     for number in range(plans.rounds):
@@ -163,15 +179,18 @@ def orders():
     for policy in ("best_fit", "concat", "none"):
         for shuffle in (2, None):
             sources = [lognormal_corpus(seed, 3, 150, mean=60) for seed in (1, 2)]
-            plans = planner(
-                sources, weights=[0.7, 0.3], seq_length=64, window_tokens=4096, shuffle=shuffle, policy=policy
-            )
-            digest = hashlib.sha256()
-            for number in (0, 1, 7):
-                plan = plans.round(number)
-                digest.update(json.dumps([pieces_of(plan), plan.sequence_start.tolist()]).encode())
-            found[f"{policy}, shuffle {shuffle}"] = digest.hexdigest()[:16]
+            found[f"{policy}, shuffle {shuffle}"] = order_of(sources, policy=policy, shuffle=shuffle)
+        found[f"{policy}, balance cost"] = order_of(sources, policy=policy, even_rows=4)
     return found
+
+
+def order_of(sources, **settings):
+    plans = planner(sources, weights=[0.7, 0.3], seq_length=64, window_tokens=4096, **settings)
+    digest = hashlib.sha256()
+    for number in (0, 1, 7):
+        plan = plans.round(number, first=number * 1001)
+        digest.update(json.dumps([pieces_of(plan), plan.sequence_start.tolist()]).encode())
+    return digest.hexdigest()[:16]
 
 
 def test_the_order_is_the_frozen_one():
