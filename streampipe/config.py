@@ -20,7 +20,7 @@ from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
 
 # Keys of DESIGN that later releases build; refused by name until then, so that no option is parsed and ignored.
-_NOT_BUILT = {"cache", "fim", "give_up_after", "batch_by"}
+_NOT_BUILT = {"cache", "fim", "give_up_after"}
 _TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -182,6 +182,15 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for number, source in enumerate(self.sources):
             _check_source(source, f"$.sources[{number}]")
             self.shuffle_of(number)
+        if self.batch.batch_by == "documents" and self.plan.balanced:
+            raise ConfigError(
+                "$.plan.balance: `cost` orders sequences, but batch_by: documents balances each step by itself; "
+                "set plan.balance: off"
+            )
+        if self.batch.batch_by == "documents" and self.packing.overlong == "split":
+            raise ConfigError(
+                "$.packing.overlong: batch_by: documents counts whole documents; choose drop, truncate or error"
+            )
         if self.plan.balanced and all(self.shuffle_of(number) is None for number in range(len(self.sources))):
             raise ConfigError(
                 "$.plan.balance: `cost` orders sequences by cost, but shuffle is false in every source, which asks for "

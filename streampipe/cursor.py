@@ -25,7 +25,8 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seed: of the run.
         tokenizer: hash of vocabulary, merges and pre-tokenizer, shared by all sources.
         seq_length: of the phase.
-        packing: policy, overlong and document_multiple, joined by slashes.
+        packing: policy, overlong and document_multiple, joined by slashes; where steps count documents, `documents` and
+            sequence_multiple for the policy.
         plan: windows x window_tokens.
         round_tokens: the budget of a round as it was resolved when the phase began; an exact fraction.
         before: hash of the phases that are over; "" in the first.

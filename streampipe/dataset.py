@@ -10,7 +10,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.parallel import Topology
-from streampipe.run_ahead import MicroBatches, Stride, delivered_of_step
+from streampipe.rank_step import delivered_of_step
+from streampipe.run_ahead import MicroBatches, Stride
 from streampipe.step_size import step_size
 from streampipe.stream import Stream, open_stream
 
@@ -34,8 +35,9 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
         super().__init__()
         self.config = config
         self.topology = topology or Topology()
-        for size in step_size(config.batch).sizes([phase.seq_length for _, phase in config.in_phases()]):
-            self.topology.check_batch(size, config.batch.micro_batch_size)
+        batch = config.batch
+        for size in step_size(batch).sizes([phase.seq_length for _, phase in config.in_phases()]):
+            self.topology.check_batch(size, batch.micro_batch_size, batch.batch_by)
         self._stream: Stream | None = None
         self._cursor: Cursor | None = None
 

@@ -10,6 +10,7 @@ from streampipe.cursor import Cursor
 from streampipe.errors import ConfigError
 from streampipe.parallel import Topology
 from streampipe.plan.balance import Rows, doubts
+from streampipe.plan.documents import pack_documents
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.stream import Stream
 
@@ -63,14 +64,33 @@ def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     reader = (column + first) % plan.windows * topology.dp_size // plan.windows
     reads = len(np.unique(reader * max(1, len(plan.frames)) + plan.pieces.occurrence))
     amplification = reads / max(1, len(plan.frames)) * max(1.0, topology.dp_size / plan.windows)
+    padding = plan.padding()
+    if config.batch.batch_by == "documents":
+        size = stream.size_of_step(stream.place(cursor))
+        amplification = _reads_of_documents(plan, topology.dp_size)
+        padding = _padding_of_documents(plan, size, config.batch.sequence_multiple)
     itemsize = max(source.token_dtype.itemsize for source in stream.sources)
     tokens = int(plan.totals.taken_tokens.sum())
     share = min(1.0, amplification / topology.dp_size)
     batch_bytes = config.batch.micro_batch_size * config.seq_length * 28 * (config.loader.prefetch + 2)
     resident = int(2 * tokens * itemsize * share) + 2 * len(plan.pieces) * _BYTES_OF_A_PIECE + batch_bytes
-    return Forecast(
-        stream.planner.rounds, plan.windows, len(plan), plan.padding(), amplification, resident, _hash(plan)
-    )
+    return Forecast(stream.planner.rounds, plan.windows, len(plan), padding, amplification, resident, _hash(plan))
+
+
+def _reads_of_documents(plan: RoundPlan, dp_size: int) -> float:
+    """Expect that each document of a frame goes to any rank: a frame of many documents is read by all ranks."""
+    documents = np.bincount(plan.pieces.occurrence, minlength=len(plan.frames))
+    return float(np.mean(dp_size * (1 - (1 - 1 / dp_size) ** documents))) if len(documents) else 1.0
+
+
+def _padding_of_documents(plan: RoundPlan, size: int, multiple: int) -> float:
+    """Pack the first `size` documents of the round, without the empty sequences that complete the last micro batch."""
+    count = min(len(plan), size)
+    if not count:
+        return 0.0
+    sequences = int(pack_documents(plan.slots[:count], plan.cost[:count], plan.seq_length, multiple).max()) + 1
+    tokens = int(plan.pieces.length[: plan.sequence_start[count]].sum())
+    return 1 - tokens / (sequences * plan.seq_length)
 
 
 def check_shares(stream: Stream, cursor: Cursor) -> list[str]:

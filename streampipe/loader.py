@@ -98,7 +98,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
             self.close()
             self._error = error
             raise
-        self._meter.count(time.perf_counter() - began, int(batch["tokens"].numel()))
+        tokens = _tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
+        self._meter.count(time.perf_counter() - began, int(batch["tokens"].numel()), tokens)
         self._state = batch["cursor"]
         self._log(batch)
         return batch
@@ -129,7 +130,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
 
-        `tokens, sequences, steps, padding` (share of positions without a token), `sources: {name: {tokens, documents,
+        `tokens, sequences, steps, padding` (share of positions without a token; with `batch_by: documents` those of
+        this rank, and `sequences` are documents), `sources: {name: {tokens, documents,
         epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
         `positions_per_second`, `wait_seconds`.
         """
@@ -148,11 +150,11 @@ class StreamLoader(Iterator[dict[str, Any]]):
             for source, axis in zip(self.stream.sources, self.stream.planner.axes, strict=True)
             for past in (cursor.sources[source.name],)
         }
-        positions = cursor.positions
+        padding = 1 - tokens / cursor.positions if cursor.positions else 0.0
+        if self.config.batch.batch_by == "documents":
+            padding = self._meter.padding()
         planned = {"steps": cursor.step, "sequences": cursor.sequences, "tokens": tokens}
-        return (
-            planned | {"padding": 1 - tokens / positions if positions else 0.0, "sources": sources} | self._meter.read()
-        )
+        return planned | {"padding": padding, "sources": sources} | self._meter.read()
 
     def close(self) -> None:
         """Stop threads and workers. The loader can be iterated again and goes on from its cursor."""
@@ -193,8 +195,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
             {
                 "fingerprint": _short_hash(self.stream.start().to_json()),
                 "topology": f"dp {topology.dp_size} tp {topology.tp_size} pp {topology.pp_size} cp {topology.cp_size}",
-                "batch": f"{batch.global_batch_size}, {batch.global_batch_tokens} by {batch.micro_batch_size}, "
-                f"{batch.layout}, {batch.labels}",
+                "batch": f"{batch.global_batch_size}, {batch.global_batch_tokens} {batch.batch_by} by "
+                f"{batch.micro_batch_size}, {batch.layout}, {batch.labels}",
                 "cursor": _short_hash(cursor.to_json()),
                 "first plan": expected.plan_hash,
             }
@@ -255,6 +257,11 @@ def compare_ranks(mine: dict[str, str]) -> None:
             )
 
 
+def _tokens_of(batch: dict[str, Any]) -> int:
+    """Count the positions of a THD batch that hold a token."""
+    return int(batch["cu_seqlens"].diff()[batch["document_ids"] >= 0].sum())
+
+
 def _short_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
@@ -278,16 +285,20 @@ class _Meter:
 
     def __init__(self) -> None:
         self._batches = 0
-        self._positions = 0
+        self._positions = self._tokens = 0
         self._waited = 0.0
         self._began = 0.0
 
-    def count(self, waited: float, positions: int) -> None:
+    def count(self, waited: float, positions: int, tokens: int) -> None:
         if not self._batches:
             self._began = time.perf_counter() - waited
         self._batches += 1
         self._positions += positions
+        self._tokens += tokens
         self._waited += waited
+
+    def padding(self) -> float:
+        return 1 - self._tokens / self._positions if self._positions else 0.0
 
     def read(self) -> dict[str, Any]:
         elapsed = time.perf_counter() - self._began

@@ -69,10 +69,13 @@ def weights_of(config: StreamConfig, sources: list[OpenedSource], numbers: list[
 
 
 def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> PackingConfig:
-    """Return the packing with `overlong` decided: `split` for a stream with text, `error` for one without."""
+    """Return the packing with `overlong` decided: `split` for a stream with text, `error` for one without.
+
+    A step that counts documents splits none.
+    """
     if config.packing.overlong is not None:
         return config.packing
-    text = any(source.kind == "text" for source in sources)
+    text = any(source.kind == "text" for source in sources) and config.batch.batch_by == "sequences"
     return msgspec.structs.replace(config.packing, overlong="split" if text else "error")
 
 
@@ -130,7 +133,8 @@ def _check_lengths(number: int, source: OpenedSource, config: StreamConfig) -> N
     Asked for, or a conversation or pair and nothing said.
     """
     chosen = config.packing.overlong
-    if chosen not in ("error", None) or (chosen is None and source.kind == "text"):
+    whole = config.batch.batch_by == "documents" or source.kind == "preference"
+    if chosen not in ("error", None) or (chosen is None and source.kind == "text" and not whole):
         return
     if source.longest_document() <= config.seq_length:
         return
@@ -139,7 +143,7 @@ def _check_lengths(number: int, source: OpenedSource, config: StreamConfig) -> N
         f"{where}: {_count_overlong(source, config.seq_length)} longer than seq_length {config.seq_length} (the "
         "longest has "
         f"{source.longest_document()} tokens), and packing.overlong is error; choose "
-        f"{'drop or truncate' if source.kind == 'preference' else 'split, truncate or drop'}, or a longer seq_length"
+        f"{'drop or truncate' if whole else 'split, truncate or drop'}, or a longer seq_length"
     )
 
 

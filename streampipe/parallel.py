@@ -129,12 +129,14 @@ class Topology:
             )
         return cls(**{f"{n}_size": sizes[n] for n in _DIMENSIONS}, **{f"{n}_rank": ranks[n] for n in _DIMENSIONS})
 
-    def check_batch(self, global_batch_size: int, micro_batch_size: int) -> int:
-        """Return the micro batches of a rank's step.
+    def check_batch(self, global_batch_size: int, micro_batch_size: int, batch_by: str = "sequences") -> int | None:
+        """Return the micro batches of a rank's step; None where only its plan tells, when it counts documents.
 
         Raises:
             ConfigError: unless `global_batch_size` is divisible by `dp_size x micro_batch_size`.
         """
+        if batch_by == "documents":
+            return None
         unit = self.dp_size * micro_batch_size
         if global_batch_size % unit:
             lower = global_batch_size // unit * unit

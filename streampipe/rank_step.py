@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from streampipe.address import Addressed
 from streampipe.assemble.batch import assemble
 from streampipe.assemble.segments import Segments
+from streampipe.cursor import Cursor
+from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
+from streampipe.plan.documents import costs_of_packed, deal_sequences, pack_documents
 from streampipe.plan.loss import TrainedSpans
 from streampipe.plan.schedule import StepPlan
 from streampipe.shards.buffers import FrameBuffers
@@ -22,7 +25,8 @@ class RankStep:
 
     Attributes:
         step: the step over all ranks.
-        sequence_ids: int64 [rows], the canonical number of each of the rank's sequences.
+        sequence_ids: int64 [rows], the canonical number of each of the rank's sequences; where a step packs documents,
+            that of its first document, and -1 for an empty one.
         segments: of all its micro batches; `row` counts over the share, `frame` over `views`.
         bounds: int64 [micro batches + 1], the first piece of each micro batch.
         rounds: the rounds that the step lies in; their frame tables stand one after the other.
@@ -65,9 +69,13 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
         rounds: of the step's spans.
     """
     batch = stream.config.batch
-    rows = step.rows_of_rank(topology.dp_size, topology.dp_rank)
-    segments = _joined(_parts(step, rows, rounds))
-    borders = np.arange(0, len(rows) + 1, batch.micro_batch_size)
+    if batch.batch_by == "documents":
+        taken = _packed_share(stream, topology, step)
+    else:
+        rows = step.rows_of_rank(topology.dp_size, topology.dp_rank)
+        taken = _Taken(rows, np.arange(len(rows)), step.before.sequences + rows)
+    segments = _joined(_parts(step, taken, rounds))
+    borders = np.arange(0, len(taken.sequence_ids) + 1, batch.micro_batch_size)
     bounds = np.searchsorted(segments.row, borders)
     loss_tokens = sum(
         int(round_.trained_before[span.last] - round_.trained_before[span.first])
@@ -75,8 +83,38 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
     )
     # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
     before, after = (stream.cursor(place).to_dict() for place in (step.before, step.after))
-    sequence_ids = step.before.sequences + rows
-    return RankStep(step, sequence_ids, segments, bounds, rounds, max(1, loss_tokens), before, after)
+    return RankStep(step, taken.sequence_ids, segments, bounds, rounds, max(1, loss_tokens), before, after)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What a rank takes of a step: R sequences made of K of the step's canonical ones (or of its documents).
+
+    Attributes:
+        number: int64 [K], which of the step.
+        row: int64 [K], the rank's sequence that it lies in, ascending.
+        sequence_ids: int64 [R].
+    """
+
+    number: NDArray[np.int64]
+    row: NDArray[np.int64]
+    sequence_ids: NDArray[np.int64]
+
+
+def _packed_share(stream: Stream, topology: Topology, step: StepPlan) -> _Taken:
+    """Pack the documents of a step and take a rank's sequences."""
+    batch = stream.config.batch
+    sequence = pack_documents(step.slots(), step.costs(), step.seq_length, batch.sequence_multiple)
+    order = np.argsort(sequence, kind="stable")  # documents of a sequence stand in canonical order
+    starts = np.searchsorted(sequence[order], np.arange(int(sequence.max()) + 2))
+    costs = costs_of_packed(sequence, step.costs())
+    dealt = deal_sequences(costs, topology.dp_size, batch.micro_batch_size)[topology.dp_rank]
+    rows = np.flatnonzero(dealt >= 0)
+    parts = [order[starts[n] : starts[n + 1]] for n in dealt[rows].tolist()]
+    ids = np.full(len(dealt), -1)
+    ids[rows] = step.before.sequences + order[starts[dealt[rows]]]
+    number = np.concatenate([np.empty(0, np.int64), *parts])
+    return _Taken(number, np.repeat(rows, [len(part) for part in parts]), ids)
 
 
 def micro_batch_of(
@@ -108,8 +146,9 @@ def micro_batch_of(
 _NAMES = tuple(field.name for field in fields(Segments) if field.name != "trained")
 
 
-def _parts(step: StepPlan, rows: NDArray[np.int64], rounds: tuple[Addressed, ...]) -> list[Segments]:
+def _parts(step: StepPlan, taken: _Taken, rounds: tuple[Addressed, ...]) -> list[Segments]:
     """Return the pieces of the rank's rows, round by round."""
+    rows = taken.number
     parts: list[Segments] = []
     before = frames = 0  # rows of the step and frames of the tables in earlier rounds
     for span, round_ in zip(step.spans, rounds, strict=True):
@@ -121,7 +160,7 @@ def _parts(step: StepPlan, rows: NDArray[np.int64], rounds: tuple[Addressed, ...
         take = np.repeat(starts[sequences] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
         parts.append(
             Segments(
-                row=np.repeat(places, counts),
+                row=np.repeat(taken.row[places], counts),
                 frame=plan.occurrence[take] + frames,
                 offset=round_.offset[take],
                 length=plan.length[take],
@@ -162,3 +201,48 @@ def _joined(parts: list[Segments]) -> Segments:
     place[order] = np.arange(len(order))
     trained[:, 0] = place[trained[:, 0]]
     return replace(Segments(*arrays), trained=trained[np.argsort(trained[:, 0], kind="stable")])
+
+
+def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:
+    """Return how many micro batches of the cursor's step have been delivered.
+
+    Raises:
+        CursorMismatchError: for a cursor inside a step that was cut otherwise, or behind the end of its step.
+    """
+    within = cursor.within
+    if within is None:
+        return 0
+    batch = stream.config.batch
+    now = {
+        "dp_size": topology.dp_size,
+        "micro_batch_size": batch.micro_batch_size,
+        "global_batch_size": (size := stream.size_of_step(stream.place(cursor))),
+    }
+    if differing := tuple(name for name, value in now.items() if getattr(within, name) != value):
+        listed = "; ".join(
+            f"{name}: the cursor has {getattr(within, name)}, this stream {now[name]}" for name in differing
+        )
+        raise CursorMismatchError(
+            f"the cursor stands inside step {cursor.step}, after {within.micro_batches} micro batches of each rank, "
+            "and the step was cut otherwise: "
+            f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
+            differing,
+        )
+    due = topology.check_batch(size, batch.micro_batch_size, batch.batch_by)
+    if due is not None:  # else the step tells, once it is planned
+        require_within(within.micro_batches, due, cursor.step)
+    return within.micro_batches
+
+
+def require_within(delivered: int, due: int, step: int) -> None:
+    """Refuse a cursor that stands behind the end of its step.
+
+    Raises:
+        CursorMismatchError: saying how many micro batches the step has.
+    """
+    if delivered >= due:
+        raise CursorMismatchError(
+            f"the cursor says that {delivered} micro batches of step {step} have been delivered, but inside a step it "
+            f"can be {due - 1} at most; the cursor is damaged; load a state that state_dict() gave",
+            ("within",),
+        )

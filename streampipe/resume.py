@@ -121,6 +121,9 @@ def plan_run(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
 
 
 def _layout(phase: StreamConfig, packing: PackingConfig, *, shuffled: bool) -> Layout:
+    if phase.batch.batch_by == "documents":
+        # The canonical order is one of documents; a step packs its own.
+        packing = msgspec.structs.replace(packing, policy="none")
     return Layout(
         seq_length=phase.seq_length,
         windows=phase.plan.windows,
@@ -233,6 +236,9 @@ def _short(text: str) -> str:
 def _stream_past(phases: list[StreamConfig], phase: int, sources: list[OpenedSource], round_tokens: str) -> StreamPast:
     config = phases[phase]
     packing = resolve_packing(config, sources)
+    name: str = packing.policy
+    if config.batch.batch_by == "documents":
+        name = f"documents/{config.batch.sequence_multiple}"
     before = hashlib.sha256()
     for past in phases[:phase]:
         before.update(
@@ -242,7 +248,7 @@ def _stream_past(phases: list[StreamConfig], phase: int, sources: list[OpenedSou
         seed=config.seed,
         tokenizer=sources[0].tokenizer.core_hash[:16],
         seq_length=config.seq_length,
-        packing=f"{packing.policy}/{packing.overlong}/{packing.document_multiple}",
+        packing=f"{name}/{packing.overlong}/{packing.document_multiple}",
         plan=f"{config.plan.windows}x{config.plan.resolved_window_tokens(config.seq_length)}",
         round_tokens=round_tokens,
         before=before.hexdigest()[:16] if phase else "",

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 
 from streampipe.address import Addressed
 from streampipe.cursor import Cursor
-from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.plan.schedule import Schedule
-from streampipe.rank_step import RankStep, micro_batch_of, rank_step
+from streampipe.rank_step import RankStep, delivered_of_step, micro_batch_of, rank_step, require_within
 from streampipe.shards.buffers import FrameBuffers
 from streampipe.shards.frame_reader import FrameReader, Read
 from streampipe.stream import Stream
@@ -225,6 +224,7 @@ class _Pipeline:
             for past in [number for number in self.addressed if number < step.spans[-1].plan.round]:
                 del self.addressed[past]
             share = rank_step(self.stream, self.topology, step, rounds)
+            require_within(self.skipped, share.micro_batches, step.before.step)
             for number in range(self.skipped, share.micro_batches):
                 if count % self.stride.workers == self.stride.worker:
                     yield self._job(share, number)
@@ -276,40 +276,6 @@ def _placer(
         views[members[number]] = (ids.view(stored) if same else ids.astype(stored)).data
 
     return place
-
-
-def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:
-    """Return how many micro batches of the cursor's step have been delivered.
-
-    Raises:
-        CursorMismatchError: for a cursor inside a step that was cut otherwise, or behind the end of its step.
-    """
-    within = cursor.within
-    if within is None:
-        return 0
-    batch = stream.config.batch
-    now = {
-        "dp_size": topology.dp_size,
-        "micro_batch_size": batch.micro_batch_size,
-        "global_batch_size": (size := stream.size_of_step(stream.place(cursor))),
-    }
-    if differing := tuple(name for name, value in now.items() if getattr(within, name) != value):
-        listed = "; ".join(
-            f"{name}: the cursor has {getattr(within, name)}, this stream {now[name]}" for name in differing
-        )
-        raise CursorMismatchError(
-            f"the cursor stands inside step {cursor.step}, after {within.micro_batches} micro batches of each rank, "
-            "and the step was cut otherwise: "
-            f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
-            differing,
-        )
-    if within.micro_batches >= (due := topology.check_batch(size, batch.micro_batch_size)):
-        raise CursorMismatchError(
-            f"the cursor says that {within.micro_batches} micro batches of step {cursor.step} have been delivered, but "
-            f"inside a step it can be {due - 1} at most; the cursor is damaged; load a state that state_dict() gave",
-            ("within",),
-        )
-    return within.micro_batches
 
 
 class MicroBatches:

@@ -12,5 +12,6 @@ manifests ──> blend ──> epoch order ──> round ──> windows ──
 * `round_plan.py`      the result, as arrays
 * `planner.py`         composes the above: `Planner.round(r)`
 * `schedule.py`        rounds cut into steps: `Schedule.next()`
+* `documents.py`       the documents of a step packed by themselves (`batch_by: documents`)
 * `slices.py`          which sequences of a step a dp_rank gets
 """

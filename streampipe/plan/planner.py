@@ -22,6 +22,7 @@ from streampipe.plan.round_plan import (
     SourceTotals,
     cost_of_sequences,
     running_sums,
+    sums_before,
 )
 from streampipe.plan.sequence_order import canonical_order, level_columns, move_to_end
 from streampipe.plan.windows import deal_frames
@@ -194,10 +195,10 @@ class Planner:
             pieces, kept = pieces.take(rows), None if kept is None else kept[rows]
         packed = pack(layout.packing.policy, pieces, layout.seq_length, layout.windows, breathe)
         breathe()
-        slots = packed.pieces.slot[:, None]
+        of_members = packed.pieces.slot[:, None]
         if kept is not None:
-            slots = unfold_pairs(packed.pieces, kept, layout.packing).slot.reshape(-1, 2)
-        place = self._places(number, first, packed, slots)
+            of_members = unfold_pairs(packed.pieces, kept, layout.packing).slot.reshape(-1, 2)
+        place = self._places(number, first, packed, of_members)
         if layout.packing.policy == "concat" and len(place):
             place = move_to_end(place, len(place) - 1)  # the only one that may hold padding
         sequence = place[packed.sequence]
@@ -210,7 +211,9 @@ class Planner:
             pieces, start = unfold_pairs(pieces, kept[rows], layout.packing), 2 * start
         running = running_sums(frames.source[pieces.occurrence], len(self.axes), pieces, start)
         cost = cost_of_sequences(pieces.slot, start, layout.cost_of_token)
-        return RoundPlan(number, layout.seq_length, layout.windows, frames, pieces, start, totals, running, cost)
+        slots = np.diff(sums_before(pieces.slot, start))
+        shape = (number, layout.seq_length, layout.windows)
+        return RoundPlan(*shape, frames, pieces, start, totals, running, cost, slots)
 
     def _places(self, number: int, first: int, packed: Packed, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the place of each sequence in the round: int64 [N]; `slots` are those of each piece's members."""

@@ -67,6 +67,7 @@ class RoundPlan:
         totals: tokens per source, with what was lost.
         running: sums over the sequences before each, for steps to subtract.
         cost: int64 [N], what each sequence costs to train on: a·tokens + Σ slot².
+        slots: int64 [N], positions that the pieces of each sequence take.
     """
 
     round: int
@@ -78,6 +79,7 @@ class RoundPlan:
     totals: SourceTotals
     running: "RunningSums"
     cost: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.sequence_start) - 1

@@ -81,6 +81,10 @@ class StepPlan:
         """Return what each sequence of the spans costs: int64, in canonical order."""
         return np.concatenate([span.plan.cost[span.first : span.last] for span in self.spans])
 
+    def slots(self) -> NDArray[np.int64]:
+        """Return how many positions the pieces of each sequence of the spans take: int64, in canonical order."""
+        return np.concatenate([span.plan.slots[span.first : span.last] for span in self.spans])
+
     def _columns_and_costs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         columns = self.before.sequences + np.arange(self.global_batch_size)
         filled = 0

@@ -25,7 +25,8 @@ def row_digests(batch: Mapping[str, Any], seq_length: int) -> dict[int, bytes]:
         seq_length: positions of a sequence.
 
     Returns:
-        SHA-256 by canonical sequence number. Fields that the config leaves out are not part of it.
+        SHA-256 by canonical sequence number. Fields that the config leaves out are not part of it, nor are the empty
+        sequences that complete a step of documents.
     """
     rows = batch["sequence_ids"].tolist()
     fields = [name for name in ("tokens", "labels", "loss_mask", "position_ids") if name in batch]
@@ -33,6 +34,8 @@ def row_digests(batch: Mapping[str, Any], seq_length: int) -> dict[int, bytes]:
     arrays = [a.astype("<f4" if a.dtype.kind == "f" else "<i8") for a in arrays]
     digests: dict[int, bytes] = {}
     for row, sequence in enumerate(rows):
+        if sequence < 0:
+            continue
         digest = hashlib.sha256()
         for name, array in zip(fields, arrays, strict=True):
             digest.update(name.encode())
@@ -85,7 +88,7 @@ def digest_steps(
             delivered = [_step_of_rank(loader) for loader in loaders]
             if all(one is None for one in delivered):
                 return
-            yield _joined(delivered)
+            yield _joined(delivered, in_a_row=config.batch.batch_by == "sequences")
 
 
 def digest_launched(config: StreamConfig, steps: int, cursor: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -108,7 +111,7 @@ def digest_launched(config: StreamConfig, steps: int, cursor: dict[str, Any] | N
                 if mine is None:
                     return
                 if topology.dp_rank == 0:
-                    yield _joined(delivered)
+                    yield _joined(delivered, in_a_row=config.batch.batch_by == "sequences")
     finally:
         distributed.destroy_process_group()
 
@@ -130,7 +133,10 @@ def _step_of_rank(loader: StreamLoader) -> tuple[int, dict[int, bytes], dict[str
             return batch["step"], rows, batch["cursor"]
 
 
-def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None]) -> dict[str, Any]:
+def _joined(
+    delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], *, in_a_row: bool
+) -> dict[str, Any]:
+    """Join what the ranks got; numbers are `in_a_row` unless they are those of first documents."""
     rows: dict[int, bytes] = {}
     steps, cursors = set(), []
     for rank, one in enumerate(delivered):
@@ -142,10 +148,9 @@ def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None]
     if len(steps) > 1 or any(cursor != cursors[0] for cursor in cursors):
         raise StreampipeError(f"the ranks are not at the same place: steps {sorted(steps)}; report this as a bug")
     due = sum(len(one[1]) for one in delivered if one is not None)
-    if len(rows) != due or max(rows) - min(rows) + 1 != due:
+    if len(rows) != due or (in_a_row and max(rows) - min(rows) + 1 != due):
         raise StreampipeError(
-            f"step {min(steps)}: {due} sequences in a row were due, but {len(rows)} came, numbers {min(rows)} to "
-            f"{max(rows)}; "
-            f"report this as a bug"
+            f"step {min(steps)}: {due} {'sequences in a row' if in_a_row else 'sequences'} were due, but {len(rows)} "
+            f"came, numbers {min(rows)} to {max(rows)}; report this as a bug"
         )
     return {"step": steps.pop(), "sha256": step_digest(rows), "sequences": len(rows), "cursor": cursors[0]}

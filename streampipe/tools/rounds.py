@@ -13,6 +13,7 @@ import numpy as np
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor
 from streampipe.mock import MockSource
+from streampipe.plan.documents import costs_of_packed, deal_sequences, pack_documents
 from streampipe.plan.planner import Planner
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.stream import Stream, open_stream
@@ -117,12 +118,20 @@ def _stats(stream: Stream, number: int, first: int, dp_size: int) -> RoundStats:
 
 
 def _ranks(stream: Stream, plan: RoundPlan, dp_size: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return which rank reads each sequence of a round, as if a step began with it."""
-    size = stream.step_size.at(0, 0, plan.seq_length)
+    """Return which rank reads each sequence of a round, or document, as if a step began with it."""
+    batch, size = stream.config.batch, stream.step_size.at(0, 0, plan.seq_length)
     ranks = np.empty(-(-len(plan) // size) * size, np.int64)
     for first in range(0, len(plan), size):
-        order = np.argsort((first + np.arange(size)) % plan.windows, kind="stable")
-        ranks[first + order] = np.arange(size) * dp_size // size
+        if batch.batch_by == "documents":
+            slots, costs = plan.slots[first : first + size], plan.cost[first : first + size]
+            sequence = pack_documents(slots, costs, plan.seq_length, batch.sequence_multiple)
+            dealt = deal_sequences(costs_of_packed(sequence, costs), dp_size, batch.micro_batch_size)
+            rank_of = np.empty(int(sequence.max()) + 2, np.int64)  # -1, an empty one, is the last
+            rank_of[dealt] = np.arange(dp_size)[:, None]
+            ranks[first : first + len(sequence)] = rank_of[sequence]
+        else:
+            order = np.argsort((first + np.arange(size)) % plan.windows, kind="stable")
+            ranks[first + order] = np.arange(size) * dp_size // size
     return ranks[: len(plan)]
 
 

@@ -7,15 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampipe.assemble.batch_config import BatchConfig
 from streampipe.config import StreamConfig
 from streampipe.forecast import forecast
 from streampipe.parallel import Topology
+from streampipe.plan.documents import costs_of_packed, deal_sequences, pack_documents
 from streampipe.plan.schedule import COUNTED, Schedule, StepPlan
 from streampipe.stream import Stream, open_stream
 from streampipe.tools.rounds import Rounds, RoundStats, in_order
 
 # Points of a run that a report shows.
 _SAMPLES = 200
+# What evens out the work of ranks, for steps of sequences and of documents.
+_EVENER = (
+    "more sequences a step on each rank even it out, or plan.balance: cost",
+    "more documents a step even it out, or batch.sequence_multiple",
+)
 
 
 @dataclass
@@ -23,7 +30,7 @@ class Simulation:
     """What a run of some steps reads and gives.
 
     Attributes:
-        steps, sequences, tokens, positions: of all ranks.
+        steps, sequences, tokens, positions: of all ranks; sequences as they come in batches, the empty ones too.
         documents, split, pieces, empty_sequences: as planned; documents and pieces of the rounds that were touched.
         sources: per source, what was counted, its epochs and share.
         imbalance: max over mean of the ranks' cost, per step: mean and max; `lockstep` the same with ranks that wait
@@ -100,13 +107,13 @@ def simulate(
     topology = Topology(dp_size=dp_size)
     stream = open_stream(config)
     for size in stream.step_size.sizes([phase.seq_length for _, phase in config.in_phases()]):
-        topology.check_batch(size, config.batch.micro_batch_size)
+        topology.check_batch(size, config.batch.micro_batch_size, config.batch.batch_by)
     start = stream.start()
     one_pass = sum(int(source.shard_tokens.sum()) for source in stream.sources)
     if steps is None and tokens is None and stream.planner.rounds is None:
         tokens = one_pass
     found = Simulation(memory_bytes=forecast(stream, topology, start).resident_bytes)
-    costs, history = _Costs(dp_size, config.batch.micro_batch_size), _History()
+    costs, history = _Costs(config.batch.micro_batch_size), _History()
 
     def met(stats: RoundStats) -> None:
         found.documents += stats.documents
@@ -124,8 +131,9 @@ def simulate(
             if step is None:
                 found.ended = True
                 break
-            costs.count(step)
-            _count(found, step)
+            of_ranks = _costs_of_ranks(step, config.batch, dp_size)
+            costs.count(of_ranks)
+            _count(found, step, of_ranks)
             history.see(found, step)
     found.history = history.points(stream)
     found.imbalance = costs.summary()
@@ -134,12 +142,21 @@ def simulate(
     return found
 
 
-def _count(found: Simulation, step: StepPlan) -> None:
-    real = sum(span.last - span.first for span in step.spans)
+def _costs_of_ranks(step: StepPlan, batch: BatchConfig, dp_size: int) -> NDArray[np.int64]:
+    """Return what each rank's sequences cost, 0 for an empty one, in their order: int64 [dp_size, rows]."""
+    if batch.batch_by == "sequences":
+        return step.costs_of_ranks(dp_size)
+    costs = step.costs()
+    sequence = pack_documents(step.slots(), costs, step.seq_length, batch.sequence_multiple)
+    packed = costs_of_packed(sequence, costs)
+    return np.append(packed, 0)[deal_sequences(packed, dp_size, batch.micro_batch_size)]
+
+
+def _count(found: Simulation, step: StepPlan, of_ranks: NDArray[np.int64]) -> None:
     found.steps += 1
-    found.sequences += step.global_batch_size
-    found.empty_sequences += step.global_batch_size - real
-    found.positions += step.global_batch_size * step.seq_length
+    found.sequences += of_ranks.size
+    found.empty_sequences += int((of_ranks == 0).sum())
+    found.positions += of_ranks.size * step.seq_length
     found.tokens = int(step.after.counts[:, 0].sum())
 
 
@@ -167,15 +184,14 @@ class _History:
 class _Costs:
     """How unequal the ranks' work is."""
 
-    def __init__(self, dp_size: int, micro_batch_size: int) -> None:
-        self._dp_size = dp_size
+    def __init__(self, micro_batch_size: int) -> None:
         self._micro_batch_size = micro_batch_size
         self._by_step: list[float] = []
         self._lockstep: list[float] = []
 
-    def count(self, step: StepPlan) -> None:
-        micro = step.costs_of_ranks(self._dp_size).reshape(self._dp_size, -1, self._micro_batch_size).sum(axis=2)
-        mean = micro.sum() / self._dp_size
+    def count(self, of_ranks: NDArray[np.int64]) -> None:
+        micro = of_ranks.reshape(len(of_ranks), -1, self._micro_batch_size).sum(axis=2)
+        mean = micro.sum() / len(micro)
         if mean:
             self._by_step.append(float(micro.sum(axis=1).max() / mean))
             self._lockstep.append(float(micro.max(axis=0).sum() / mean))
@@ -211,7 +227,8 @@ def _warnings(stream: Stream, found: Simulation) -> list[str]:
         if lost and lost / (lost + source["tokens"]) > 0.01:
             share = lost / (lost + source["tokens"])
             told.append(f"source `{source['name']}` loses {share:.1%} of its tokens to packing.overlong")
-    if found.frames and found.reads / found.frames > 1.5:
+    by_documents = stream.config.batch.batch_by == "documents"  # of a frame they go to all ranks, as they must
+    if found.frames and found.reads / found.frames > 1.5 and not by_documents:
         told.append(
             f"ranks read each frame {found.reads / found.frames:.1f} times: make global_batch_size a multiple of "
             "plan.windows, and "
@@ -219,9 +236,8 @@ def _warnings(stream: Stream, found: Simulation) -> list[str]:
         )
     if found.imbalance["lockstep_mean"] > 1.2:
         told.append(
-            f"ranks wait for the dearest: lockstep imbalance {found.imbalance['lockstep_mean']:.2f} on average; more "
-            "sequences a step on "
-            f"each rank even it out"
+            f"ranks wait for the dearest: lockstep imbalance {found.imbalance['lockstep_mean']:.2f} on average; "
+            f"{_EVENER[by_documents]}"
         )
     if found.positions and 1 - found.tokens / found.positions > 0.05:
         told.append(f"{1 - found.tokens / found.positions:.1%} of positions are padding")
