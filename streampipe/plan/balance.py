@@ -170,10 +170,12 @@ def doubts(cost: NDArray[np.int64], rows: Rows, global_batch_size: int, dp_size:
         )
     skip = -rows.first % rows.columns
     whole = cost[skip : skip + (len(cost) - skip) // rows.columns * rows.columns].reshape(-1, rows.columns)
+    if len(whole) < height:
+        return found
     keys = raw_words(whole.size, "random order to compare with").reshape(whole.shape)
     random = np.take_along_axis(whole, np.argsort(keys, axis=0, kind="stable"), axis=0)
     ours, theirs = (_of_rectangle(each, height, dp_size) for each in (whole, random))
-    if len(whole) >= height and theirs.lockstep - ours.lockstep < 0.01:
+    if theirs.lockstep - ours.lockstep < 0.01:
         found.append(
             f"ranks would wait {theirs.lockstep - 1:.1%} of a step in random order, {ours.lockstep - 1:.1%} with "
             "balance: sequences cost too much alike, or ranks have micro batches enough, for it to matter; set "

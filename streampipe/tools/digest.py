@@ -133,9 +133,7 @@ def _step_of_rank(loader: StreamLoader) -> tuple[int, dict[int, bytes], dict[str
             return batch["step"], rows, batch["cursor"]
 
 
-def _joined(
-    delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], *, in_a_row: bool
-) -> dict[str, Any]:
+def _joined(delivered: list[tuple[int, dict[int, bytes], dict[str, Any]] | None], *, in_a_row: bool) -> dict[str, Any]:
     """Join what the ranks got; numbers are `in_a_row` unless they are those of first documents."""
     rows: dict[int, bytes] = {}
     steps, cursors = set(), []

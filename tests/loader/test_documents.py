@@ -73,6 +73,31 @@ def test_a_step_holds_its_documents_and_says_how_many_micro_batches_it_has(corpo
     assert_each_document_once_an_epoch(pieces, dict(enumerate(cut)), {0: 1, 1: 1})
 
 
+def test_a_ramp_counts_documents_and_a_longer_sequence_takes_more_of_them(corpora: Path) -> None:
+    ramp = [{"size": 5}, {"size": 12, "steps": 4}]
+    changes = {"batch.global_batch_size": ramp, "phases": [{"start": 6000, "seq_length": 256}]}
+    config = config_of(corpora, changes)
+    with build_loader(config) as loader:
+        batches = list(islice(loader, 60))
+    counts = [len(documents_of(of, of[0]["tokens"].numel() // 2)) for of in steps_of(batches).values()][:-1]
+    assert counts[:5] == [5, 5, 5, 5, 12]
+    assert {batch["tokens"].numel() // 2 for batch in batches} == {SEQ_LENGTH, 2 * SEQ_LENGTH}
+    assert sum(count != 12 for count in counts[4:]) <= 1, "the last step of a phase takes what is left"
+    one = list(digest_steps(config, 14, 1))
+    assert [step["sha256"] for step in one] == [step["sha256"] for step in digest_steps(config, 14, 3)]
+    later = list(digest_steps(config, 2, 2, one[11]["cursor"]))
+    assert [step["sha256"] for step in later] == [step["sha256"] for step in one[12:]]
+
+
+def test_another_sequence_multiple_is_another_stream(corpora: Path) -> None:
+    cursor = take(config_of(corpora), 1)[0]["cursor"]
+    with (
+        build_loader(config_of(corpora, {"batch.sequence_multiple": 2})) as loader,
+        pytest.raises(CursorMismatchError, match=r"documents/1.*documents/2"),
+    ):
+        loader.load_state_dict(cursor)
+
+
 def test_the_very_same_future_comes_from_every_cursor(corpora: Path) -> None:
     topology = Topology(dp_size=2, dp_rank=1)
     config = config_of(corpora, {"batch.micro_batch_size": 1}, epochs=1)
@@ -143,6 +168,7 @@ def test_documents_that_are_too_long_are_an_error_until_the_user_chooses(tmp_pat
         ({"packing.overlong": "split"}, r"\$\.packing\.overlong: batch_by: documents counts whole documents"),
         ({"plan.balance": "cost"}, r"\$\.plan\.balance: .* balances each step by itself"),
         ({"batch.batch_by": "sequences", "batch.sequence_multiple": 2}, r"\$\.batch\.sequence_multiple: has a meaning"),
+        ({"batch.global_batch_tokens": 2048}, r"\$\.batch\.global_batch_tokens: .* counts documents"),
         ({"batch.sequence_multiple": 0}, r"\$\.batch\.sequence_multiple: must be at least 1"),
     ],
 )

@@ -10,6 +10,7 @@ from streams import CODE, WEB, drawn_lengths, stream_of, write_source
 
 from streampipe import ConfigError, CursorMismatchError, Topology, build_loader
 from streampipe.cursor import read_cursor
+from streampipe.plan.schedule import Schedule
 from streampipe.stream import open_stream
 from streampipe.tools.digest import digest_steps
 
@@ -57,6 +58,57 @@ def test_every_step_of_a_run_with_phases_resumes_to_the_same_future(corpora):
         resumed = digests(config, 3, dp_size=2, cursor=walked[place]["cursor"])
         assert hashes(resumed) == hashes(walked[place + 1 : place + 4])
         assert resumed[-1]["cursor"] == walked[place + 3]["cursor"]
+
+
+# Balanced from the start; then with longer sequences, in other windows, in random order, and balanced again.
+BALANCED = [
+    {"start": 8000, "seq_length": 256},
+    {"start": "16K", "plan": {"windows": 3, "even_rows": 4}},
+    {"start": "24K", "plan": {"balance": False, "even_rows": None}},
+    {"start": "32K", "plan": {"balance": "cost"}, "seq_length": 64},
+]
+
+
+def test_balance_changes_by_phase_and_gives_the_same_batches_on_any_topology_and_after_any_step(corpora):
+    config = with_phases(corpora, BALANCED, **{"plan.balance": "cost", "plan.even_rows": 2})
+    walked = digests(config, 26)
+    assert hashes(walked) == hashes(digests(config, 26, dp_size=4))
+    balances = [step["cursor"]["stream"]["balance"] for step in walked]
+    assert list(dict.fromkeys(balances)) == ["cost/2", "cost/4", "off"]
+    assert walked[-1]["cursor"]["phase"] == 4
+    for place in range(0, 22, 2):
+        resumed = digests(config, 3, dp_size=2, cursor=walked[place]["cursor"])
+        assert hashes(resumed) == hashes(walked[place + 1 : place + 4])
+        assert resumed[-1]["cursor"] == walked[place + 3]["cursor"]
+
+
+def test_rows_of_a_balanced_phase_are_aligned_to_those_of_the_run(corpora):
+    config = with_phases(corpora, BALANCED[:1], **{"plan.balance": "cost", "plan.even_rows": 2})
+    stream = open_stream(config)
+    schedule, begun = Schedule(stream.planner, stream.place(stream.start())), None
+    while begun is None:
+        step = schedule.next(16)
+        begun = schedule.place if step.seq_length == 128 and schedule.seq_length() == 256 else None
+    assert begun.offset == 0
+    assert sum(span.last - span.first for span in step.spans) < 16, "the last step of the phase is completed"
+    planned = stream.planner.round(begun.round, first=begun.sequences)
+    assert schedule.next(16).spans[0].plan is planned, "what follows counts the empty ones"
+
+
+@pytest.mark.parametrize(
+    ("stream", "phase"), [({"balance": "cost"}, {"balance": "off"}), ({}, {"balance": "cost", "model_width": 64})]
+)
+def test_the_balance_of_a_cursor_s_phase_may_not_be_changed(corpora, stream, phase):
+    plans = {f"plan.{key}": value for key, value in stream.items()}
+    cursor = digests(with_phases(corpora, [{"start": 3000, "plan": phase}], **plans), 8)[-1]["cursor"]
+    assert cursor["phase"] == 1
+    with pytest.raises(CursorMismatchError) as caught:
+        digests(with_phases(corpora, [{"start": 3000}], **plans), 1, cursor=cursor)
+    assert "balance" in caught.value.fields
+    changed = {"plan.balance": "cost" if not stream else "off"}
+    with pytest.raises(CursorMismatchError) as caught:
+        digests(with_phases(corpora, [{"start": 3000, "plan": phase}], **changed), 1, cursor=cursor)
+    assert "phases" in caught.value.fields
 
 
 def test_rows_of_a_batch_are_equally_long_and_a_phase_completes_its_last_step(corpora):

@@ -15,6 +15,17 @@ from streampipe.tools.simulate import simulate
 
 PHASES = [{"start": 6000, "weights": {"web": 0.2, "code": 0.8}}, {"start": "16K", "seq_length": 256}]
 RAMP = [{"size": 8}, {"size": 16, "tokens": 9000}]
+BALANCED = [
+    {"start": 4000, "plan": {"balance": "cost", "even_rows": 2}},
+    {"start": 12_000, "seq_length": 256},
+    {"start": 22_000, "plan": {"balance": "off", "even_rows": None}},
+]
+DOCUMENTS = {
+    "batch.batch_by": "documents",
+    "batch.global_batch_size": [{"size": 9}, {"size": 23, "steps": 6}],
+    "batch.sequence_multiple": 3,
+    "packing.overlong": "truncate",
+}
 
 
 def config_file(corpora, tmp_path, changes=None):
@@ -25,11 +36,20 @@ def config_file(corpora, tmp_path, changes=None):
     return str(path)
 
 
-@pytest.mark.parametrize("overlong", ["split", "truncate", "drop"])
-def test_totals_equal_what_a_real_run_of_the_same_steps_delivers(corpora, overlong):
-    changes = {"phases": PHASES, "batch.global_batch_size": RAMP, "packing.overlong": overlong}
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phases": PHASES, "batch.global_batch_size": RAMP, "packing.overlong": "split"},
+        {"phases": PHASES, "batch.global_batch_size": RAMP, "packing.overlong": "truncate"},
+        {"phases": PHASES, "batch.global_batch_size": RAMP, "packing.overlong": "drop"},
+        {"phases": BALANCED},
+    ],
+    ids=["split", "truncate", "drop", "balanced"],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_totals_equal_what_a_real_run_of_the_same_steps_delivers(corpora, changes, processes):
     config = stream_of(corpora, changes)
-    planned = simulate(config, steps=25, dp_size=2, processes=1).to_dict()
+    planned = simulate(config, steps=25, dp_size=2, processes=processes).to_dict()
     with build_loader(config, Topology(dp_size=2)) as loader:
         for batch in loader:
             if batch["step"] == 24 and batch["micro_batch"] + 1 == batch["num_micro_batches"]:
@@ -43,6 +63,29 @@ def test_totals_equal_what_a_real_run_of_the_same_steps_delivers(corpora, overlo
             assert source[name] == pytest.approx(value), name
 
 
+@pytest.mark.parametrize("dp_size", [1, 3])
+def test_totals_of_steps_of_documents_equal_those_of_a_real_run(corpora, dp_size):
+    config = stream_of(corpora, DOCUMENTS | {"phases": PHASES[1:]})
+    planned = simulate(config, steps=20, dp_size=dp_size, processes=1).to_dict()
+    sequences = empty = positions = 0
+    for rank in range(dp_size):
+        with build_loader(config, Topology(dp_size=dp_size, dp_rank=rank)) as loader:
+            for batch in loader:
+                ids = batch["sequence_ids"]
+                sequences, empty = sequences + len(ids), empty + int((ids < 0).sum())
+                positions += batch["tokens"].numel()
+                if batch["step"] == 19 and batch["micro_batch"] + 1 == batch["num_micro_batches"]:
+                    break
+            real = loader.metrics()
+    assert (planned["sequences"], planned["empty_sequences"]) == (sequences, empty)
+    assert planned["tokens"] == real["tokens"]
+    assert planned["padding"] == pytest.approx(1 - real["tokens"] / positions)
+    assert planned["imbalance"]["mean"] >= 1
+    for source in planned["sources"]:
+        for name, value in real["sources"][source["name"]].items():
+            assert source[name] == pytest.approx(value), name
+
+
 def test_a_finite_run_is_simulated_to_its_end(corpora):
     changes = {"sources": [{"name": "web", "path": f"{corpora}/web", "epochs": 2}]}
     planned = simulate(stream_of(corpora, changes), processes=2).to_dict()
@@ -51,7 +94,15 @@ def test_a_finite_run_is_simulated_to_its_end(corpora):
     assert planned["sources"][0]["documents"] == 2 * 150
 
 
-@pytest.mark.parametrize(("changes", "steps"), [({}, 7), ({"phases": PHASES, "batch.global_batch_size": RAMP}, 23)])
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, 7),
+        ({"phases": PHASES, "batch.global_batch_size": RAMP}, 23),
+        ({"phases": BALANCED}, 14),
+        (DOCUMENTS, 20),
+    ],
+)
 def test_skipping_gives_the_digests_of_walking_there(corpora, changes, steps):
     config = stream_of(corpora, changes)
     walked = list(digest_steps(config, steps + 3, 1))
@@ -63,8 +114,9 @@ def test_skipping_gives_the_digests_of_walking_there(corpora, changes, steps):
     assert after[-1]["cursor"]["skipped"] == [[2, steps - 2]], "it stays on record"
 
 
-def test_skipping_over_all_cores_is_the_same(corpora):
-    config = stream_of(corpora)
+@pytest.mark.parametrize("phases", [[], BALANCED])
+def test_skipping_over_all_cores_is_the_same(corpora, phases):
+    config = stream_of(corpora, {"phases": phases})
     start = open_stream(config).start()
     assert skip_steps(config, start, 30, processes=2) == skip_steps(config, start, 30, processes=1)
 

@@ -108,6 +108,7 @@ def test_it_says_when_balance_does_not_pay():
     assert "not multiples" in doubts(cost, Rows(8, 0, 4), 36, 8)[0]
     assert "not multiples" in doubts(cost, Rows(8, 0, 4), 32, 3)[0]
     assert "swings from step to step" in doubts(cost, Rows(8, 0, 4), 8, 8)[0]
+    assert doubts(cost[:24], Rows(8, 0, 4), 32, 8) == [], "a round of fewer rows than a step says nothing"
     assert "cost too much alike" in doubts(np.full(640, 7), Rows(8, 0, 4), 32, 8)[0]
 
 
