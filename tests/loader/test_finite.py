@@ -162,7 +162,7 @@ def test_sources_may_store_their_ids_in_different_widths_and_codecs(tmp_path: Pa
 def test_a_stream_in_which_every_document_is_dropped_says_so_instead_of_spinning(tmp_path: Path) -> None:
     raw = {
         "seq_length": 16,
-        "sources": [{"name": "long", "path": write_source(tmp_path, 0, [20, 30, 40])}],
+        "sources": [{"name": "long", "path": write_source(tmp_path, 0, [20, 30, 40]), "accept_loss": True}],
         "packing": {"overlong": "drop"},
         "plan": {"windows": 1, "window_tokens": 16},
     }

@@ -189,7 +189,7 @@ def test_any_small_corpus_gives_the_same_sequences_on_any_topology(
     raw = {
         "seed": seed,
         "seq_length": 16,
-        "sources": [{"name": "any", "path": url, "epochs": 2}],
+        "sources": [{"name": "any", "path": url, "epochs": 2, "accept_loss": True}],
         "packing": {"policy": policy, "overlong": overlong},
         "plan": {"windows": windows, "window_tokens": 100},
         "batch": {"global_batch_size": 12},
