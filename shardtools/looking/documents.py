@@ -113,7 +113,7 @@ def documents_of_shard(source: Source, shard: int, before: int = 0, first: int =
         wanted = range(group, min(group + READ_FRAMES, frames))
         for frame, raw in zip(wanted, source.read_frames([(shard, f) for f in wanted]), strict=True):
             number = before + int(index.first_document[frame])
-            for found in _of_frame(source, shard, frame, raw, number):
+            for found in _of_frame(source, shard, frame, bytes(raw), number):
                 if found.number >= first:
                     yield found
 
