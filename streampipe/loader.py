@@ -199,7 +199,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
                 f"{batch.micro_batch_size}, {batch.layout}, {batch.labels}",
                 "cursor": _short_hash(cursor.to_json()),
                 "first plan": expected.plan_hash,
-            }
+            },
+            topology.world_size,
         )
         log.log(
             logging.INFO if self.topology == Topology(dp_size=self.topology.dp_size) else logging.DEBUG, "%s", expected
@@ -231,12 +232,14 @@ class StreamLoader(Iterator[dict[str, Any]]):
         )
 
 
-def compare_ranks(mine: dict[str, str]) -> None:
+def compare_ranks(mine: dict[str, str], ranks: int) -> None:
     """Check that all ranks read the same stream from the same place and made the same plan.
 
-    One all-gather, when torch.distributed is up.
+    One all-gather, when torch.distributed is up. A loader that is not of all its ranks, such as one that rank 0 alone
+    evaluates with, compares nothing: the others would never answer.
 
     Args:
+        ranks: of the loader's topology.
         mine: what must be the same on every rank, by what it is called in the error; the same keys on every rank.
 
     Raises:
@@ -244,6 +247,12 @@ def compare_ranks(mine: dict[str, str]) -> None:
     """
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return
+    if distributed.get_world_size() != ranks:
+        log.warning(
+            "torch.distributed has %d ranks, the topology of this loader %d: whether all read the same is not checked",
+            *(distributed.get_world_size(), ranks),
+        )
         return
     gathered: list[dict[str, str]] = [{} for _ in range(distributed.get_world_size())]
     distributed.all_gather_object(gathered, mine)
