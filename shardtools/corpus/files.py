@@ -24,6 +24,7 @@ class InputFile:
         bytes: its size when it was found; 0 if only reading it will tell.
         kind: how rows are stored in it.
         packing: how it is compressed as a whole.
+        named: whether the user named it, rather than a folder or a glob that it was found in.
     """
 
     name: str
@@ -32,6 +33,7 @@ class InputFile:
     bytes: int
     kind: FileKind
     packing: Packing = ""
+    named: bool = False
 
     @property
     def address(self) -> str:

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -41,50 +41,41 @@ def discover(
     Raises:
         ConfigError: if an input does not exist or matches nothing, or a file is named twice.
     """
-    all_found: list[tuple[str, int, InputFile]] = []
+    found: list[tuple[str, int, InputFile]] = []
     seen: dict[str, str] = {}
     for position, argument in enumerate(inputs):
-        files = [found for found in _of_argument(argument, options or {}) if _included(found, include)]
+        files = [file for file in _of_argument(argument, options or {}) if _included(file, include)]
         if not files:
             raise ConfigError(
                 f"{argument}: no input file found there"
                 + (f" that matches --include {' '.join(include)}" if include else "")
                 + "; check the path, or quote the glob so that the shell leaves it alone"
             )
-        for name, file in ((found.name, found.file) for found in files):
+        for file in files:
             if file.address in seen:
                 raise ConfigError(
                     f"{file.address}: given twice, by {seen[file.address]!r} and by {argument!r}; name each input once"
                 )
             seen[file.address] = argument
-            all_found.append((name, position, file))
-    all_found.sort(key=lambda entry: entry[:2])
-    return [file for _, _, file in all_found]
+            found.append((file.name, position, file))
+    found.sort(key=lambda entry: entry[:2])
+    return [file for _, _, file in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A file of an argument: its name relative to it, and whether it was named by its own path."""
-
-    name: str
-    file: InputFile
-    named: bool
-
-
-def _of_argument(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
+def _of_argument(argument: str, options: Mapping[str, Any]) -> Iterator[InputFile]:
     for corpus in known_corpora().values():
         if corpus.prefix and corpus.find and argument.startswith(corpus.prefix) and "://" not in argument:
-            yield from (Found(file.name, file, True) for file in corpus.find(argument, options))
+            yield from (replace(file, named=True) for file in corpus.find(argument, options))
             return
     listed = list(_local(argument) if is_local_url(argument) else _remote(argument, options))
     records = bool(_JSON.search(argument))
-    for found in without_descriptions({found.name: found for found in listed}, lambda found: _content(found, options)):
-        yield Found(found.name, _of_kind(found.file, options, records=records), found.named)
+    for file in without_descriptions({file.name: file for file in listed}, lambda file: _content(file, options)):
+        yield _of_kind(file, options, records=records)
 
 
-def _included(found: Found, include: Sequence[str]) -> bool:
-    name = found.name
-    if found.named:
+def _included(file: InputFile, include: Sequence[str]) -> bool:
+    name = file.name
+    if file.named:
         return True
     if include:
         return any(
@@ -120,11 +111,11 @@ def _beginning(file: InputFile, options: Mapping[str, Any]) -> bytes:
     return b""
 
 
-def _content(found: Found, options: Mapping[str, Any]) -> bytes:
-    return b"".join(chunks(found.file, 0, options))
+def _content(file: InputFile, options: Mapping[str, Any]) -> bytes:
+    return b"".join(chunks(file, 0, options))
 
 
-def _local(argument: str) -> Iterator[Found]:
+def _local(argument: str) -> Iterator[InputFile]:
     plain = re.sub(r"^(file|local)://", "", argument)
     path = Path(plain).expanduser()
     if path.is_file():
@@ -151,8 +142,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         raise StorageError(f"{folder}: cannot list it: {error.strerror or error}; check its permissions") from error
 
 
-def _local_file(path: Path, name: str, *, named: bool) -> Found:
-    return Found(name, InputFile(name, str(path), "", path.stat().st_size, ""), named)
+def _local_file(path: Path, name: str, *, named: bool) -> InputFile:
+    return InputFile(name, str(path), "", path.stat().st_size, "", named=named)
 
 
 def _fixed_part(glob: str) -> str:
@@ -162,7 +153,7 @@ def _fixed_part(glob: str) -> str:
     return head[: head.rfind("/") + 1]
 
 
-def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
+def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[InputFile]:
     filesystem, path = filesystem_of(argument, options)
     try:
         if _MAGIC.search(path):
@@ -179,4 +170,4 @@ def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[Found]:
         if info.get("type", "file") != "file" or below.endswith("/"):
             continue
         name = below.removeprefix(root)
-        yield Found(name, InputFile(name, below, argument, int(info["size"]), ""), named)
+        yield InputFile(name, below, argument, int(info["size"]), "", named=named)

@@ -134,7 +134,7 @@ class TextTokenizer:
         return [self._checked(encoding.ids) for encoding in encode(list(texts), add_special_tokens=False)]
 
     def _checked(self, ids: list[int]) -> Ids:
-        wide = np.array(ids, dtype=np.int64)
+        wide = np.array(ids, dtype=np.uint32)
         if len(wide) and wide.max() > self.max_id:  # cannot happen with a sane file; if it did, ids would wrap
             raise ConfigError(
                 f"the tokenizer gave the id {wide.max()}, but its vocabulary ends at {self.max_id}; "

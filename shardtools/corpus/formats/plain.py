@@ -34,7 +34,11 @@ def _read(file: InputFile, units: Sequence[Unit], reading: Reading) -> Iterator[
     try:
         text = data.removeprefix(BOM).decode()
     except UnicodeDecodeError as error:
-        reading.tally.bad("not_utf8", file.address, f"not UTF-8 text ({error.reason} at byte {error.start})")
+        why = f"not UTF-8 text ({error.reason} at byte {error.start})"
+        if file.named:
+            reading.tally.bad("not_utf8", file.address, why)
+        else:
+            reading.tally.not_text(file.address, why)
         return
     yield 0, {FIELD: text}
 

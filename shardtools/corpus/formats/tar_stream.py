@@ -155,4 +155,7 @@ class _Stream:
 
 
 def _damaged(file: InputFile, what: str) -> SourceError:
-    return SourceError(f"{file.address}: the tar is not whole: {what}; copy or write it again", path=file.address)
+    return SourceError(
+        f"{file.address}: the tar is not whole: {what}; copy or write it again, or leave it out (--include)",
+        path=file.address,
+    )

@@ -42,7 +42,7 @@ def _units(file: InputFile, hashed: HashedChunks, unit_length: int) -> Iterator[
         if key in keys:
             raise SourceError(
                 f"{file.address}: files of {sample.key!r} stand in two places, so one sample would become two; "
-                f"write the tar with the files of each sample together",
+                f"write the tar with the files of each sample together, or leave it out (--include)",
                 path=file.address,
             )
         keys.add(key)
