@@ -18,7 +18,7 @@ def add_inputs(command: argparse.ArgumentParser) -> None:
         help="JSON lines or arrays (.jsonl, .ndjson, .json; plain, .gz, .zst), Parquet, Arrow, WebDataset tars, text "
         "or code files, folders, quoted globs, fsspec URLs of any of them, or hf:owner/name:split",
     )
-    command.add_argument("--text-field", default="text", metavar="NAME", help="where the text is in a row (text)")
+    command.add_argument("--text-field", metavar="NAME", help="where the text is in a row; rows are then texts (text)")
     command.add_argument(
         "--include",
         action="append",

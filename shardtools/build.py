@@ -96,11 +96,11 @@ def open_engine(job: Job) -> AbstractContextManager[Engine]:
 
 def _keep_tokenizer(job: Job) -> None:
     try:
-        same = job.output.read(TOKENIZER_NAME) == job.tokenizer_file.data
+        same = job.output.read(TOKENIZER_NAME) == job.makers.tokenizer_file.data
     except FileNotFoundError:
         same = False
     if not same:
-        job.output.put(TOKENIZER_NAME, job.tokenizer_file.data)
+        job.output.put(TOKENIZER_NAME, job.makers.tokenizer_file.data)
 
 
 def _manifest(job: Job, base: Manifest | None, made: Made) -> Manifest:
@@ -115,13 +115,14 @@ def _manifest(job: Job, base: Manifest | None, made: Made) -> Manifest:
             histograms[record.split].update(dict(record.histogram))
     if not all(entries.values()):
         raise _no_documents(job, made.seen)
-    recorded: BuildValue = {**options.recorded(job.tokenizer.eos, job.tokenizer.bos), "fingerprint": job.identity}
+    recorded: BuildValue = {**job.recorded, "fingerprint": job.identity}
     manifest = Manifest(
         kind=job.kind,
         compression=options.compression,
         token_dtype=job.token_dtype,
         members=list(MEMBERS_OF_KIND[job.kind]),
         tokenizer=job.tokenizer.info(),
+        chat_template_hash=job.chat_template_hash,
         splits={**(base.splits if base else {}), **entries},
         histogram={
             **(base.histogram if base else {}),
@@ -148,12 +149,12 @@ def _no_documents(job: Job, seen: Seen) -> StreampipeError:
         for name in (*build_files(names), TOKENIZER_NAME):
             job.output.delete(name)
     reasons = ", ".join(f"{count} {reason}" for reason, count in seen.counts.items()) or "the input is empty"
-    cure = f"; the first row without {job.request.options.text_field!r} has {', '.join(seen.fields)}" * bool(
-        seen.fields
-    )
+    options = job.request.options
+    cure = f"; the first row without {options.text_field!r} has {', '.join(seen.fields)}" if seen.fields else ""
+    named = "--text-field" if job.kind == "text" else f"--schema (it is {options.schema})"
     return StreampipeError(
         f"there is no document in {len(job.tasks.scans)} input files ({reasons}){cure}; "
-        f"check the input, --text-field and --include"
+        f"check the input, {named} and --include"
     )
 
 

@@ -5,11 +5,14 @@ import json
 from typing import Any
 
 from shardtools.arguments import add_inputs, cores, positive, storage_options
+from shardtools.chat_arguments import add_chats, chat_options
 
 
 def add_build(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command."""
-    command = commands.add_parser("build", parents=[shared], help="make a source of shards from text")
+    command = commands.add_parser(
+        "build", parents=[shared], help="make a source of shards from texts, conversations or pairs"
+    )
     add_inputs(command)
     command.add_argument("--tokenizer", required=True, metavar="FILE", help="a tokenizer.json")
     command.add_argument("--output", required=True, metavar="URL", help="the folder to write: a path or fsspec URL")
@@ -17,6 +20,7 @@ def add_build(commands: Any, shared: argparse.ArgumentParser) -> None:
     command.add_argument("--split", default="train", help="which split to build (train)")
     _add_order(command)
     _add_content(command)
+    add_chats(command)
     _add_shards(command)
     _add_running(command)
     command.set_defaults(run=_build)
@@ -63,6 +67,12 @@ def _add_content(command: argparse.ArgumentParser) -> None:
         default="",
         metavar="SHARE",
         help="with --on-bad-row count: fail if more than this share (1%%) or count of the rows is bad (no limit)",
+    )
+    command.add_argument(
+        "--add-special-tokens",
+        default="",
+        metavar="A,B",
+        help="add these to the tokenizer, and save it so with the source (none)",
     )
     eos = command.add_mutually_exclusive_group()
     eos.add_argument("--eos", metavar="TOKEN", help="ends each document (the tokenizer's own end token)")
@@ -136,7 +146,10 @@ def _request(arguments: argparse.Namespace) -> Any:
     options = BuildOptions(
         name=arguments.name,
         split=arguments.split,
+        schema=arguments.schema,
         text_field=arguments.text_field,
+        chat=chat_options(arguments),
+        add_special_tokens=tuple(arguments.add_special_tokens.split(",")) if arguments.add_special_tokens else (),
         include=tuple(arguments.include),
         frame_tokens=min(arguments.frame_tokens, arguments.shard_tokens),
         shard_tokens=arguments.shard_tokens,

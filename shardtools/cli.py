@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"shardtools: error: {_in_words(error)}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAULT
     except ModuleNotFoundError as error:
-        if arguments.debug or error.name not in ("tokenizers", "rich"):
+        if arguments.debug or error.name not in ("tokenizers", "rich", "jinja2"):
             raise
         print(f"shardtools: error: {error.name} is not installed; pip install 'streampipe-llm[build]'", file=sys.stderr)
         return EXIT_USAGE
@@ -122,7 +122,7 @@ def _train_tokenizer(arguments: Arguments) -> int:
         output=arguments.output,
         vocab_size=arguments.vocab_size,
         special_tokens=tuple(token for token in arguments.special_tokens.split(",") if token),
-        text_field=arguments.text_field,
+        text_field="text" if arguments.text_field is None else arguments.text_field,
         include=tuple(arguments.include),
         on_bad_row=arguments.on_bad_row,
         overwrite=arguments.overwrite,

@@ -2,27 +2,26 @@
 
 import functools
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from shardtools.corpus.fields import FieldPath
+from shardtools.chat_making import ChatMaker
+from shardtools.choosing import choose
 from shardtools.corpus.inputs import discover
 from shardtools.corpus.tasks import TaskPlan, plan_tasks
-from shardtools.corpus.texts import TextReader
 from shardtools.engines.local import one_thread
 from shardtools.ledger import FOLDER, BuildPlan
-from shardtools.making import TextMaker
+from shardtools.makers import MakerRecipe
 from shardtools.options import BuildRequest, fingerprint, without_rule
-from shardtools.overlong import Overlong
 from shardtools.patience import PatientStore
 from shardtools.progress import Progress
 from shardtools.shuffle.order import Order
 from shardtools.shuffle.payload import PayloadDecoder
 from shardtools.stages.gather import Gather
 from shardtools.stages.scatter import Scatter
-from shardtools.text.normalize import Normalizer
 from shardtools.text.tokenizer import TextTokenizer, TokenizerFile
 from shardtools.worker import BuildWorker
 from streampipe.errors import ConfigError
@@ -35,10 +34,11 @@ class Job:
     """A build that is ready to run.
 
     Attributes:
-        request: what was asked for.
+        request: what was asked for, with the schema of the rows filled in.
         output: the folder to write.
-        tokenizer_file: as it was read.
-        tokenizer: made of it.
+        makers: makes what makes the documents.
+        tokenizer: of the build.
+        recorded: what the manifest says of the options.
         tasks: the slices of the input.
         identity: the hash of inputs, options and tokenizer; the manifest records it.
         work: the same but for the rules for bad rows: what a finished shard depends on.
@@ -48,12 +48,13 @@ class Job:
 
     request: BuildRequest
     output: PatientStore
-    tokenizer_file: TokenizerFile
+    makers: MakerRecipe
     tokenizer: TextTokenizer
+    recorded: Mapping[str, str | int | bool | None]
     tasks: TaskPlan
     identity: str
     work: str
-    kind: Kind = "text"
+    kind: Kind
     origin_offset: int = 0
 
     @property
@@ -73,11 +74,17 @@ class Job:
         """How ids are stored."""
         return token_dtype_for(self.tokenizer.max_id)
 
+    @property
+    def chat_template_hash(self) -> str | None:
+        """Of the chat template, if there is one."""
+        return self.makers.template.hash if self.makers.template else None
+
     def joins(self, manifest: Manifest) -> bool:
         """Tell whether the build is one more split of a finished source: the same tokens, stored the same way."""
         return (
             not set(self.request.options.splits) & set(manifest.splits)
             and manifest.kind == self.kind
+            and manifest.chat_template_hash == self.chat_template_hash
             and manifest.compression == self.request.options.compression
             and manifest.tokenizer == self.tokenizer.info()
         )
@@ -90,7 +97,7 @@ class Job:
         """Return what makes the worker, in any process."""
         return WorkerRecipe(
             request=self.request,
-            tokenizer_file=self.tokenizer_file,
+            makers=self.makers,
             fingerprint=self.plan.fingerprint,
             order=self.order,
             decoder=PayloadDecoder(self.kind, self.token_dtype),
@@ -107,7 +114,7 @@ class WorkerRecipe:
     """Makes a `BuildWorker`; can be pickled, where a tokenizer should not be."""
 
     request: BuildRequest
-    tokenizer_file: TokenizerFile
+    makers: MakerRecipe
     fingerprint: str
     order: Order
     decoder: PayloadDecoder
@@ -127,12 +134,7 @@ class WorkerRecipe:
     def _scatter(self) -> Scatter:
         options = self.request.options
         return Scatter(
-            maker=TextMaker(
-                reader=TextReader(FieldPath.parse(options.text_field), self.request.storage),
-                tokenizer=TextTokenizer(self.tokenizer_file, options.eos, options.bos),
-                normalizer=Normalizer.parse(options.normalize),
-                overlong=Overlong.parse(options.overlong),
-            ),
+            maker=self.makers(),
             order=self.order,
             held_out=options.held_out_rule,
             hashes=options.dedup == "exact",
@@ -168,35 +170,46 @@ def prepare(request: BuildRequest, progress: Progress) -> Job:
         ConfigError: if the request cannot work.
         SourceError: if an input cannot be read.
     """
-    options = request.options
-    options.check()
+    request.options.check()
     _refuse_own_output(request)
     tokenizer_file = TokenizerFile.read(request.tokenizer, dict(request.storage))
-    tokenizer = TextTokenizer(tokenizer_file, options.eos, options.bos)
-    files = discover(request.inputs, options.include, request.storage)
+    files = discover(request.inputs, request.options.include, request.storage)
+    choice = choose(files, request.options, request.storage)
+    if said := choice.in_words():
+        progress.note(said)
+    options, template = choice.options, None
+    if choice.schema.kind != "text":
+        template = options.chat.load_template(_folder(request.tokenizer), request.storage)
+    file = tokenizer_file.with_special_tokens(options.add_special_tokens)
+    makers = MakerRecipe(options, file, template, request.storage)
+    tokenizer = makers.tokenizer()
+    maker = makers(tokenizer)
     total = sum(file.bytes for file in files)
     progress.note(f"reading {len(files):,} input files ({total:,} bytes) once, for their hashes and where to cut them")
-    reader = TextReader(FieldPath.parse(options.text_field), request.storage)
     with one_thread():
-        tasks = plan_tasks(
-            files,
-            options.shard_tokens,
-            reader,
-            lambda texts: sum(len(ids) for ids in tokenizer.encode(texts)),
-            request.workers,
-        )
+        tasks = plan_tasks(files, options.shard_tokens, maker.measure, request.storage, request.workers)
     inputs = [[scan.file.name, scan.file.kind, scan.file.bytes, scan.sha256] for scan in tasks.scans]
     recorded = options.recorded(tokenizer.eos, tokenizer.bos)
+    if isinstance(maker, ChatMaker):
+        recorded.update(options.chat.recorded(maker.renderer))
     known = msgspec.structs.asdict(tokenizer.info())
     return Job(
-        request=request,
+        request=replace(request, options=options),
         output=open_output(request),
-        tokenizer_file=tokenizer_file,
+        makers=makers,
         tokenizer=tokenizer,
+        recorded=recorded,
         tasks=tasks,
         identity=fingerprint(inputs, recorded, known),
         work=fingerprint(inputs, without_rule(recorded), known),
+        kind=maker.kind,
     )
+
+
+def _folder(path: str) -> str:
+    """Return the folder of a tokenizer."""
+    folder, slash, _ = path.rpartition("/")
+    return (folder or "/") if slash else "."
 
 
 def _refuse_own_output(request: BuildRequest) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from shardtools.corpus.tally import BAD, MAX_EXAMPLES
+from shardtools.corpus.tally import MAX_EXAMPLES
 from streampipe.shards import ShardEntry
 from streampipe.storage import Store, is_local_url
 
@@ -30,12 +30,16 @@ class BuildPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was seen of input: rows read, rows left out or altered by reason, bad rows in words, fields of a row."""
+    """What was seen of input: rows read, rows left out or altered by reason, bad rows in words, fields of a row.
+
+    `bad` are those reasons that are of bad rows.
+    """
 
     rows: int = 0
     counts: dict[str, int] = {}
     examples: list[str] = []
     fields: list[str] = []
+    bad: list[str] = []
 
 
 class TaskRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,13 +96,14 @@ Record = TaskRecord | SliceRecord | CopiesRecord
 
 def together(seen: Iterable[Seen]) -> Seen:
     """Return what was seen in all slices, which come in order."""
-    rows, counts, examples, fields = 0, Counter[str](), list[str](), list[str]()
+    rows, counts, examples, fields, bad = 0, Counter[str](), list[str](), list[str](), set[str]()
     for some in seen:
         rows += some.rows
         counts.update(some.counts)
         examples += some.examples[: MAX_EXAMPLES - len(examples)]
         fields = fields or some.fields
-    return Seen(rows, dict(sorted(counts.items())), examples, fields)
+        bad.update(some.bad)
+    return Seen(rows, dict(sorted(counts.items())), examples, fields, sorted(bad))
 
 
 def record_name(split: str, number: int) -> str:
@@ -125,7 +130,7 @@ def read_record(store: Store, name: str, kind: type[RecordType], fingerprint: st
 
 def has_bad_rows(seen: Seen) -> bool:
     """Tell whether rows were left out that the rule `error` would stop at."""
-    return bool(set(BAD) & set(seen.counts))
+    return bool(seen.bad)
 
 
 def read_plan(store: Store) -> BuildPlan | None:

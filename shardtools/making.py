@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from shardtools.corpus.files import InputFile
 from shardtools.corpus.tally import Tally
 from shardtools.corpus.tasks import Task
 from shardtools.corpus.texts import Text, TextReader
@@ -60,6 +61,10 @@ class RowMaker(Protocol):
         """The kind of all of them."""
         ...
 
+    def measure(self, file: InputFile, spots: int) -> tuple[int, int]:
+        """Return how long (bytes or rows) a sample of a file is, and how many tokens it makes."""
+        ...
+
     def make(self, task: Task, tally: Tally, meter: Meter) -> Iterator[MadeRow]:
         """Yield the rows of a slice in input order, and count those that give none.
 
@@ -89,6 +94,11 @@ class TextMaker:
     def kind(self) -> Kind:
         """Texts."""
         return "text"
+
+    def measure(self, file: InputFile, spots: int) -> tuple[int, int]:
+        """Look at a file in some places."""
+        length, texts = self.reader.sample(file, spots)
+        return length, sum(len(ids) for ids in self.tokenizer.encode(texts))
 
     def make(self, task: Task, tally: Tally, meter: Meter) -> Iterator[MadeRow]:
         """Yield one document a text."""

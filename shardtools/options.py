@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from shardtools.chat_options import ChatOptions
 from shardtools.corpus.tally import OnBadRow
 from shardtools.held_out import HeldOutRule
 from shardtools.overlong import Overlong
@@ -32,7 +33,8 @@ class BuildOptions:
     Attributes:
         name: what to call the source; "" for none.
         split: the split to build.
-        text_field: where the text is in a JSON or Parquet row.
+        schema: how rows are read; "" for the one that fits the columns of the first rows.
+        text_field: where the text is in a row; if it is given, rows are texts.
         include: patterns for files in folders and globs.
         frame_tokens: a frame is closed once it holds so many tokens.
         shard_tokens: about how many tokens a shard holds.
@@ -47,13 +49,16 @@ class BuildOptions:
         bos: the token that begins each document, "" for none.
         compression: how frames are stored.
         level: of the compression.
+        add_special_tokens: to the tokenizer, which is saved with them.
+        chat: for conversations and pairs.
         on_bad_row: stop at a row that cannot be read, or count it.
         max_bad_rows: the share or count of bad rows above which a build that counts them fails, "" for no limit.
     """
 
     name: str = ""
     split: str = "train"
-    text_field: str = "text"
+    schema: str = ""
+    text_field: str | None = None
     include: tuple[str, ...] = ()
     frame_tokens: int = FRAME_TOKENS
     shard_tokens: int = 1 << 26
@@ -68,6 +73,8 @@ class BuildOptions:
     bos: str = ""
     compression: Compression = "zstd"
     level: int = 3
+    add_special_tokens: tuple[str, ...] = ()
+    chat: ChatOptions = field(default_factory=ChatOptions)
     on_bad_row: OnBadRow = "error"
     max_bad_rows: str = ""
 
@@ -99,7 +106,7 @@ class BuildOptions:
         """
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", self.split):
             raise ConfigError(f"--split {self.split!r}: expected letters, digits, '_' and '-', as it names files")
-        if not self.text_field:
+        if self.text_field == "":
             raise ConfigError("--text-field is empty; give the name of the field that holds the text")
         for option, value in (("--frame-tokens", self.frame_tokens), ("--shard-tokens", self.shard_tokens)):
             if value < 1:
@@ -115,16 +122,23 @@ class BuildOptions:
             raise ConfigError(f"--validation moves documents to the split {VALIDATION!r}; give --split another name")
         if self.max_bad_rows and self.on_bad_row == "error":
             raise ConfigError("--max-bad-rows has no meaning with --on-bad-row error; use --on-bad-row count")
+        if "" in self.add_special_tokens:
+            raise ConfigError("--add-special-tokens: a token is empty; separate tokens by one comma")
         Overlong.parse(self.overlong)
         Normalizer.parse(self.normalize)
         _ = self.held_out_rule, self.bad_rows_cap
 
     def recorded(self, eos: str, bos: str) -> dict[str, str | int | bool | None]:
-        """Return what the manifest says of the build: plain values, with the tokens that were really used."""
-        values = asdict(self)
+        """Return what the manifest says of the build: plain values, with the tokens that were really used.
+
+        What only conversations and pairs have is recorded by `ChatOptions`.
+        """
+        values = {key: value for key, value in asdict(self).items() if key != "chat"}
         return {
             **values,
+            "build_version": BUILD_VERSION,
             "include": json.dumps(list(self.include)),
+            "add_special_tokens": json.dumps(list(self.add_special_tokens)),
             "normalize": ",".join(self.normalize),
             "eos": eos or None,
             "bos": bos or None,

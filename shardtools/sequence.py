@@ -8,6 +8,8 @@ Without a global shuffle, held-out documents and duplicates the slices become sh
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from shardtools.engines.engine import Board, Engine
 from shardtools.job import Job
 from shardtools.ledger import (
@@ -134,7 +136,7 @@ class BuildSequence:
         seen = together(record.seen for record in slices)
         if found := sum(record.copies for record in copies):
             counts = dict(sorted({**seen.counts, "duplicate": found}.items()))
-            seen = Seen(seen.rows, counts, seen.examples, seen.fields)
+            seen = msgspec.structs.replace(seen, counts=counts)
         summary = Summary(
             fingerprint=self.job.plan.fingerprint,
             chunks=[len(record.chunks) for record in slices],

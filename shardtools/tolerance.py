@@ -1,6 +1,5 @@
 """How many bad rows a build takes."""
 
-from shardtools.corpus.tally import BAD
 from shardtools.ledger import Seen
 from shardtools.options import BuildOptions
 from streampipe.errors import SourceError
@@ -20,7 +19,7 @@ def refuse_too_many_bad_rows(options: BuildOptions, seen: Seen, *, so_far: bool 
         SourceError: with the counts by reason, and the first such rows.
     """
     cap = options.bad_rows_cap
-    bad = {reason: count for reason, count in seen.counts.items() if reason in BAD}
+    bad = {reason: count for reason, count in seen.counts.items() if reason in seen.bad}
     total = sum(bad.values())
     if cap is None or (so_far and cap.fraction is not None) or not cap.exceeded_by(total, seen.rows):
         return

@@ -11,15 +11,13 @@ MAX_EXAMPLES = 20
 SKIPPED = ("missing", "null", "empty", "blank", "no_tokens", "not_text")
 """Rows without a text, and files in folders that are not text: always counted, never an error."""
 
-BAD = ("malformed", "not_an_object", "wrong_type", "ambiguous", "lone_surrogate", "not_utf8", "not_a_file")
-"""Rows that cannot be read: an error, or counted if the user says so."""
-
 
 class Tally:
-    """Counts rows by reason, and applies the user's rule for bad ones.
+    """Counts rows by reason, and applies the user's rule for bad ones: those that cannot be read.
 
     Attributes:
         reasons: how many rows were left out, by reason.
+        bad_reasons: those of them that the rule is for; schemas have reasons of their own.
         examples: the first bad rows in words.
         fields: the fields of the first row that lacked the wanted one.
     """
@@ -27,6 +25,7 @@ class Tally:
     def __init__(self, on_bad_row: OnBadRow = "error") -> None:
         self._on_bad_row = on_bad_row
         self.reasons: Counter[str] = Counter()
+        self.bad_reasons: set[str] = set()
         self.examples: list[str] = []
         self.fields: list[str] = []
 
@@ -51,7 +50,13 @@ class Tally:
                 path=where,
             )
         self.reasons[reason] += 1
+        self.bad_reasons.add(reason)
         self._show(where, why)
+
+    @property
+    def left_out(self) -> int:
+        """How many rows gave nothing."""
+        return sum(self.reasons[reason] for reason in {*SKIPPED, *self.bad_reasons})
 
     def _show(self, where: str, why: str) -> None:
         if len(self.examples) < MAX_EXAMPLES:

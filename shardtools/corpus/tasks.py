@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 
+from shardtools.corpus.corpus import Options
 from shardtools.corpus.files import FileKind, InputFile
 from shardtools.corpus.known import corpus_of
 from shardtools.corpus.origins import Origin, origins_of
 from shardtools.corpus.scan import Scan, Unit, scan
-from shardtools.corpus.texts import TextReader
 
 UNITS_PER_TASK = 16
 """How finely files are cut: a task is full to within one part in so many."""
@@ -51,11 +51,12 @@ class TaskPlan:
     scans: tuple[Scan, ...]
 
 
-CountTokens = Callable[[Sequence[str]], int]
+Measure = Callable[[InputFile, int], tuple[int, int]]
+"""Returns how long (bytes or rows) a sample of a file is, and its tokens; the number: in how many places to look."""
 
 
 def plan_tasks(
-    files: Sequence[InputFile], shard_tokens: int, reader: TextReader, count_tokens: CountTokens, threads: int = 1
+    files: Sequence[InputFile], shard_tokens: int, measure: Measure, options: Options, threads: int = 1
 ) -> TaskPlan:
     """Scan all files and deal them to tasks of about `shard_tokens` tokens.
 
@@ -65,10 +66,10 @@ def plan_tasks(
     Raises:
         SourceError: if an input cannot be read.
     """
-    rates = {kind: _rate(files, kind, reader, count_tokens) for kind in dict.fromkeys(file.kind for file in files)}
+    rates = {kind: _rate(files, kind, measure) for kind in dict.fromkeys(file.kind for file in files)}
     lengths = {kind: max(1, int(shard_tokens / UNITS_PER_TASK / rate)) for kind, rate in rates.items()}
     with ThreadPoolExecutor(threads) as pool:
-        scans = tuple(pool.map(lambda file: scan(file, lengths[file.kind], reader.options), files))
+        scans = tuple(pool.map(lambda file: scan(file, lengths[file.kind], options), files))
     return TaskPlan(tuple(_deal(scans, rates, shard_tokens)), scans)
 
 
@@ -98,7 +99,7 @@ def _times(length: int, rate: Fraction) -> int:
     return length * rate.numerator // rate.denominator
 
 
-def _rate(files: Sequence[InputFile], kind: FileKind, reader: TextReader, count_tokens: CountTokens) -> Fraction:
+def _rate(files: Sequence[InputFile], kind: FileKind, measure: Measure) -> Fraction:
     """Return tokens per unit of length (a byte, or a row of Parquet), from a sample that depends on contents only."""
     corpus = corpus_of(kind)
     of_kind = [file for file in files if file.kind == kind and (file.bytes or corpus.prefix)]
@@ -106,7 +107,7 @@ def _rate(files: Sequence[InputFile], kind: FileKind, reader: TextReader, count_
     sample = [of_kind[i * len(of_kind) // count] for i in range(count)]
     length = tokens = 0
     for file in sample:
-        here, texts = reader.sample(file, -(-SAMPLE_SPOTS // count))
+        here, found = measure(file, -(-SAMPLE_SPOTS // count))
         length += here
-        tokens += count_tokens(texts)
+        tokens += found
     return Fraction(tokens, length) if tokens and length else corpus.guess

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from shardtools.masks.errors import RenderError, shown
-from shardtools.masks.tokens import Script
-from shardtools.schemas import Message
+from shardtools.masks.tokens import Rendered, Script
+from shardtools.schemas import Message, RowError
 from shardtools.schemas.tools import tool_name
 from shardtools.templates.environment import QUOTE, to_json
 
@@ -42,6 +44,17 @@ def check_script(script: Script, messages: Sequence[Message], trained: Iterable[
     said = _squeezed("".join(script.text[start:end] for start, end in script.trained).replace(QUOTE, ""))
     for i in trained:
         _check_said(messages[i], i, said, fail)
+
+
+def check_pair(chosen: Rendered, rejected: Rendered) -> None:
+    """Check that both sides of a pair begin with the same ids.
+
+    Raises:
+        RowError: `unequal_prompts`.
+    """
+    shared = chosen.prompt_tokens
+    if shared != rejected.prompt_tokens or not np.array_equal(chosen.tokens[:shared], rejected.tokens[:shared]):
+        raise RowError("unequal_prompts", "the tokenizer gives the shared prompt different ids in the two answers")
 
 
 def _check_said(message: Message, i: int, said: str, fail: Any) -> None:

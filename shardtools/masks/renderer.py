@@ -1,11 +1,9 @@
 """From records to documents: text, tokens, and what is trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from shardtools.masks.checks import check_script
+from shardtools.masks.checks import check_pair, check_script
 from shardtools.masks.endings import with_endings
 from shardtools.masks.errors import MaskChoiceError, RenderError, Span, shown
 from shardtools.masks.generation import generation_spans, without_marks
@@ -55,6 +53,11 @@ class Renderer:
         options = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
         return {"chat_template": self.template.record(), "render": options}
 
+    @property
+    def own_tokens(self) -> Mapping[str, str]:
+        """What templates are told of the tokenizer: `bos_token`, `eos_token`; "" for none."""
+        return self._stage.own
+
     def conversation(self, row: Conversation) -> list[Rendered]:
         """Return the documents of a conversation: one, or with `history="expand"` perhaps one a trained turn."""
         return self.encode(self.scripts(row))
@@ -62,9 +65,7 @@ class Renderer:
     def preference(self, row: Preference) -> tuple[Rendered, Rendered]:
         """Return the chosen and the rejected document of a pair; both begin with the same untrained tokens."""
         chosen, rejected = self.encode(self.pair_scripts(row))
-        shared = chosen.prompt_tokens
-        if shared != rejected.prompt_tokens or not np.array_equal(chosen.tokens[:shared], rejected.tokens[:shared]):
-            raise RowError("unequal_prompts", "the tokenizer gives the shared prompt different ids in the two answers")
+        check_pair(chosen, rejected)
         return chosen, rejected
 
     def encode(self, scripts: Sequence[Script]) -> list[Rendered]:

@@ -29,7 +29,7 @@ class Stage:
         self.template, self._quoting = template, quoting
         # a built-in template writes the begin token where the tokenizer would; a model's own one knows best
         bos = tokenizer.bos if tokenizer.adds_bos or not template.tokens else ""
-        self._own = {"bos_token": bos, "eos_token": tokenizer.eos}
+        self.own = {"bos_token": bos, "eos_token": tokenizer.eos}
         self._roles: dict[str, bool] = {"user": True, "assistant": True}
 
     @cached_property
@@ -45,14 +45,14 @@ class Stage:
             return True
 
     def _render(self, messages: Sequence[MessageDict]) -> str:
-        return self.template.render(messages, self._own)
+        return self.template.render(messages, self.own)
 
     def play(self, messages: Sequence[Message], tools: Sequence[Any], kwargs: Mapping[str, Any]) -> "Play":
         """Return messages with their surroundings, ready to render."""
         calls = any(message.tool_calls for message in messages)
         as_text = calls and self.arguments_as_text
         dicts = self._quoting.quoted(message_dicts(messages, arguments_as_text=as_text))
-        variables = {**self._quoting.quoted(kwargs), **self._own}
+        variables = {**self._quoting.quoted(kwargs), **self.own}
         variables["tools"] = self._quoting.quoted(tools) if tools else None
         play = Play(self.template, dicts, variables)
         for role in dict.fromkeys(message.role for message in messages):

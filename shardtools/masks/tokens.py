@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 
 from shardtools.masks.errors import Span
 from shardtools.templates.environment import QUOTE
 from shardtools.text import special
-from shardtools.text.tokenizer import TokenizerFile
+from shardtools.text.tokenizer import TokenizerFile, load_plain, parse
 from streampipe.errors import ConfigError
 
 _ALIAS, _ALIAS_END, _BORDER = "\ufdd8", "\ufdd9", "\ufdda"
@@ -69,17 +69,9 @@ class ChatTokenizer:
     """
 
     def __init__(self, file: TokenizerFile, control: Sequence[str] = (), eos: str | None = None) -> None:
-        content = json.loads(file.data)
-        added = list(content.get("added_tokens") or [])
-        self.adds_bos = _adds_bos(content, file)
-        content.update(truncation=None, padding=None, post_processor=None)
-        if content["model"].get("dropout") is not None:
-            content["model"]["dropout"] = None
-        steering = set(special.special_contents(added))
-        for token in added:
-            token["special"] = token["content"] in steering
-        self._tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
-        self._tokenizer.encode_special_tokens = True
+        self._tokenizer, added = load_plain(file)
+        steering = {str(token["content"]) for token in added if token["special"]}
+        self.adds_bos = _adds_bos(file)
         ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         named_bos = special.configured(file.config, "bos_token")
         self.bos = named_bos or ("" if file.config is not None else _only(special.BEGINNINGS, ids))
@@ -186,11 +178,11 @@ def _cleaned(script: Script) -> tuple[str, tuple[Span, ...]]:
     return script.text.replace(QUOTE, ""), moved
 
 
-def _adds_bos(content: dict[str, Any], file: TokenizerFile) -> bool:
+def _adds_bos(file: TokenizerFile) -> bool:
     """Whether the tokenizer begins a text with its begin token when it is left alone."""
     bos = special.configured(file.config, "bos_token")
     names = special.BEGINNINGS if bos is None else (bos,)
-    processor = content.get("post_processor") or {}
+    processor = parse(file.data).get("post_processor") or {}
     for part in processor.get("processors", [processor]):
         first = (part.get("single") or [{}])[0]
         if first.get("SpecialToken", {}).get("id") in names or (part.get("cls") or [None])[0] in names:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtools.corpus.tally import BAD, SKIPPED, Tally
+from shardtools.corpus.tally import Tally
 from shardtools.corpus.tasks import Task
 from shardtools.held_out import HeldOutRule, Nearest
 from shardtools.ledger import Seen, SliceRecord
@@ -115,9 +115,10 @@ class Scatter:
             held_tokens=held_tokens,
             nearest=nearest,
             seen=Seen(
-                rows=rows + sum(tally.reasons[reason] for reason in (*SKIPPED, *BAD)),
+                rows=rows + tally.left_out,
                 counts=dict(sorted(tally.reasons.items())),
                 examples=tally.examples,
                 fields=tally.fields,
+                bad=sorted(tally.bad_reasons),
             ),
         )

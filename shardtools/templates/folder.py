@@ -8,7 +8,7 @@ from typing import Any
 from streampipe.errors import ConfigError
 from streampipe.storage import open_store
 
-_ONE, _MORE = "chat_template.jinja", "additional_chat_templates/"
+_ONE, _MORE = "chat_template.jinja", "additional_chat_templates"
 
 
 def folder_templates(folder: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -30,8 +30,9 @@ def folder_templates(folder: str, options: Mapping[str, Any] | None = None) -> d
         found.update(_configured(store.read("tokenizer_config.json"), folder))
     with suppress(FileNotFoundError):
         found["default"] = store.read(_ONE).decode()
-    for name in (name for name in store.names() if name.startswith(_MORE) and name.endswith(".jinja")):
-        found[name[len(_MORE) : -len(".jinja")]] = store.read(name).decode()
+    more = open_store(f"{folder.rstrip('/')}/{_MORE}", options)  # a listing of the folder itself could be long
+    for name in (name for name in more.names() if name.endswith(".jinja")):
+        found[name.removesuffix(".jinja")] = more.read(name).decode()
     return found
 
 

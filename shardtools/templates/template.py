@@ -51,6 +51,7 @@ class ChatTemplate:
         tokens: Mapping[str, str] | None = None,
         today: date = TODAY,
         kwargs: Mapping[str, Any] | None = None,
+        storage: Mapping[str, Any] | None = None,
     ) -> "ChatTemplate":
         """Find a template.
 
@@ -61,6 +62,7 @@ class ChatTemplate:
             tokens: other control tokens for a built-in template.
             today: the day that `strftime_now` tells.
             kwargs: what to pass to every rendering.
+            storage: options of the filesystems of URLs.
 
         Raises:
             ConfigError: there is no such template, it is not Jinja, or it has no such token.
@@ -73,9 +75,9 @@ class ChatTemplate:
         else:
             _check_tokens(name or "the tokenizer's own", given, {})
             if name is not None and ("/" in name or name.endswith(".jinja")):
-                label, source = name, read_template(name)
+                label, source = name, read_template(name, storage)
             else:
-                label, source = _in_folder(name, folder)
+                label, source = _in_folder(name, folder, storage)
             template = cls(label, source, {}, frozenset(), today, passed)
         _ = template.compiled
         return template
@@ -149,8 +151,8 @@ def _check_tokens(name: str, given: Mapping[str, str], known: Mapping[str, str |
         raise ConfigError(f"chat template {name}: no token is called {', '.join(unknown)}; it has: {listed}")
 
 
-def _in_folder(name: str | None, folder: str | None) -> tuple[str, str]:
-    found = folder_templates(folder) if folder is not None else {}
+def _in_folder(name: str | None, folder: str | None, storage: Mapping[str, Any] | None) -> tuple[str, str]:
+    found = folder_templates(folder, storage) if folder is not None else {}
     wanted = name or ("default" if len(found) != 1 else next(iter(found)))
     if wanted in found:
         return wanted, found[wanted]

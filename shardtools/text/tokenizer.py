@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from shardtools.text import special
 from shardtools.text.cutting import cut_long_text
@@ -30,8 +30,8 @@ class TokenizerFile:
         config: the bytes of a tokenizer_config.json beside it, if there is one.
     """
 
-    data: bytes
-    config: bytes | None = None
+    data: bytes = field(repr=False)
+    config: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, path: str, options: dict[str, Any] | None = None) -> "TokenizerFile":
@@ -55,6 +55,44 @@ class TokenizerFile:
             config = None
         return cls(data, config)
 
+    def with_special_tokens(self, tokens: Sequence[str]) -> "TokenizerFile":
+        """Return the tokenizer with more special tokens, behind those that it has; known ones become special.
+
+        Raises:
+            ConfigError: if it is no tokenizer.
+        """
+        if not tokens:
+            return self
+        content = parse(self.data)
+        grown = _load(self.data.decode())
+        grown.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+        added = {str(token["content"]): token for token in content.get("added_tokens") or []}
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        for token in tokens:
+            entry = {"id": grown.token_to_id(token), "content": token, **flags, "special": True}
+            added[token] = {**entry, **added.get(token, {}), "special": True}
+        content["added_tokens"] = sorted(added.values(), key=lambda token: int(token["id"]))
+        return TokenizerFile(json.dumps(content, ensure_ascii=False, indent=2).encode(), self.config)
+
+
+def load_plain(file: TokenizerFile) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the tokenizer with truncation, padding, dropout and post-processor off, and its added tokens.
+
+    Text that quotes special tokens is encoded as text. Which added tokens are special is set right.
+
+    Raises:
+        ConfigError: if it is no tokenizer.
+    """
+    content = parse(file.data)
+    added = list(content.get("added_tokens") or [])
+    steering = set(special.special_contents(added))
+    for token in added:
+        token["special"] = token["content"] in steering
+    content.update(truncation=None, padding=None, post_processor=None)
+    if content["model"].get("dropout") is not None:
+        content["model"]["dropout"] = None
+    return _load(json.dumps(content, ensure_ascii=False)), added
+
 
 class TextTokenizer:
     """Encodes documents.
@@ -69,15 +107,7 @@ class TextTokenizer:
     """
 
     def __init__(self, file: TokenizerFile, eos: str | None = None, bos: str = "") -> None:
-        content = _parse(file.data)
-        added = list(content.get("added_tokens") or [])
-        steering = set(special.special_contents(added))
-        for token in added:
-            token["special"] = token["content"] in steering
-        content.update(truncation=None, padding=None, post_processor=None)
-        if content["model"].get("dropout") is not None:
-            content["model"]["dropout"] = None
-        self._tokenizer = _load(json.dumps(content, ensure_ascii=False))
+        self._tokenizer, added = load_plain(file)
         self._ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         end = special.own_end_token(self._ids, file.config) if eos is None else eos
         self.eos, self.bos = end, bos
@@ -150,7 +180,7 @@ class TextTokenizer:
 
 def tokenizer_hash(data: bytes) -> str:
     """Return the hash of a tokenizer.json by what it says, not by how it is laid out."""
-    return _canonical_hash(_parse(data))
+    return _canonical_hash(parse(data))
 
 
 def core_hash(data: bytes) -> str:
@@ -158,7 +188,7 @@ def core_hash(data: bytes) -> str:
 
     Added tokens are left out, so that a tokenizer with a few more of them agrees.
     """
-    content = _parse(data)
+    content = parse(data)
     return _canonical_hash({key: content.get(key) for key in ("model", "normalizer", "pre_tokenizer")})
 
 
@@ -166,7 +196,12 @@ def _canonical_hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _parse(data: bytes) -> dict[str, Any]:
+def parse(data: bytes) -> dict[str, Any]:
+    """Return what a tokenizer.json says.
+
+    Raises:
+        ConfigError: if it is none.
+    """
     try:
         content = json.loads(data)
         if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
