@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardtools.chat_options import ChatOptions
+from shardtools.corpus.corpus import SAMPLE_BYTES
 from shardtools.corpus.files import InputFile
 from shardtools.corpus.formats.plain import FIELD, PLAIN
 from shardtools.corpus.rows import RowReader
@@ -16,8 +17,6 @@ from streampipe.errors import ConfigError
 
 FILES = 4
 """How many files are looked at, from the first to the last."""
-
-_SCAN_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -58,32 +57,34 @@ def choose(files: Sequence[InputFile], options: BuildOptions, storage: Mapping[s
         if options.schema not in ("", "text"):
             raise ConfigError(f"--text-field is for texts, and --schema {options.schema} is none; leave one out")
         return _checked(Choice(detect_schema((), "text"), replace(options, schema="text")))
-    columns = tuple(sorted(_columns(files, storage))) if options.schema in ("", "text") else ()
+    looked_at = _looked_at(files) if options.schema in ("", "text") else []
+    columns = tuple(sorted(columns_of(row for file in looked_at for row in _first_rows(file, RowReader(storage)))))
     try:
         schema = detect_schema(columns, options.schema or (None if columns else "text"))
     except SchemaError as error:
-        if not options.schema and "no schema fits" in str(error):
-            raise SchemaError(f"{error}, or name the field that holds texts by --text-field") from error
-        raise
+        if options.schema:
+            raise
+        raise SchemaError(
+            f"{looked_at[0].address}: {error}, or by --text-field, the name of the field that holds texts"
+        ) from error
     changes: dict[str, Any] = {"schema": schema.name}
     if schema.kind == "text":
         changes["text_field"] = "content" if "content" in columns and FIELD not in columns else FIELD
     return _checked(Choice(schema, replace(options, **changes), columns))
 
 
-def _columns(files: Sequence[InputFile], storage: Mapping[str, Any]) -> frozenset[str]:
+def _looked_at(files: Sequence[InputFile]) -> list[InputFile]:
     with_rows = [file for file in files if file.kind != PLAIN.kind]
     count = min(len(with_rows), FILES)
-    picked = [with_rows[i * len(with_rows) // count] for i in range(count)]
-    return columns_of(row for file in picked for row in _first_rows(file, RowReader(storage)))
+    return [with_rows[i * len(with_rows) // count] for i in range(count)]
 
 
 def _first_rows(file: InputFile, reader: RowReader) -> Iterator[Any]:
     rows = reader.sample(file, 1)[1]
     if any(isinstance(row, Mapping | list) for row in rows):
         yield from rows
-    elif rows:  # the first row is longer than a sample: read it whole
-        units = scan(file, _SCAN_BYTES, reader.options).units
+    elif rows or file.bytes > SAMPLE_BYTES:  # the first row is longer than a sample: read it whole
+        units = scan(file, SAMPLE_BYTES, reader.options).units
         first = next(reader.read(units[:1], Tally("count")), None)
         if first is not None:
             yield first.value

@@ -40,7 +40,7 @@ def with_endings(
             raise RenderError(
                 "no_terminator",
                 "an assistant turn ends without a control token, so the model would not learn to stop; name the token "
-                "to put there (stop), or train without a terminator",
+                "to put there (--stop TOKEN), or train without a terminator",
                 shown(text, [(start, end)]),
             )
         stop = _end(end, found, options)

@@ -101,8 +101,8 @@ class Renderer:
             raise MaskChoiceError(
                 "history",
                 f"chat template {self.template.name} writes earlier assistant turns in another way once the "
-                f"conversation has gone on, so they cannot all be trained in one document; choose history: 'expand' "
-                f"(one document for each turn, as serving sees it) or 'last' (train the last turn only), or use a "
+                f"conversation has gone on, so they cannot all be trained in one document; choose --history expand "
+                f"(one document for each turn, as serving sees it) or last (train the last turn only), or use a "
                 f"training template with {{% generation %}}",
                 shown(text, []),
             )
@@ -143,7 +143,7 @@ class Renderer:
             raise MaskChoiceError(
                 "history",
                 f"chat template {self.template.name} writes the turns of an answer anew once it has gone on; a pair "
-                f"cannot be expanded: choose history: 'last', or use a training template",
+                f"cannot be expanded: choose --history last, or use a training template",
                 shown(text, []),
             )
         if not text.startswith(head):

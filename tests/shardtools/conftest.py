@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
+from chat_rows import CHATML
 from tokenizers import Tokenizer
 
 from shardtools.cli import main
+from streampipe.shards import Source
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +119,17 @@ def jsonl(tmp_path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def made(build, jsonl) -> Callable[..., Source]:
+    """Builds rows of chats with ChatML and opens the source."""
+
+    def make(rows, *arguments, name="rows.jsonl", output=None, workers=1) -> Source:
+        folder = build(jsonl(rows, name), *CHATML, *arguments, output=output, workers=workers)
+        return Source.open("chat", str(folder))
+
+    return make
 
 
 @pytest.fixture

@@ -100,15 +100,15 @@ def test_a_folder_of_code_is_one_document_a_file(build, tmp_path, texts, capsys)
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "options", "message"),
     [
-        ([], "empty"),
-        ([{"text": ""}, {"text": " "}], "1 blank, 1 empty"),
-        ([{"body": "a", "id": 1}], "has body, id"),
+        ([], (), "empty"),
+        ([{"text": ""}, {"text": " "}], (), "1 blank, 1 empty"),
+        ([{"body": "a", "id": 1}], ("--text-field", "text"), "has body, id"),
     ],
 )
-def test_a_build_without_documents_is_an_error_and_leaves_nothing(build, jsonl, rows, message, capsys):
-    folder = build(jsonl(rows), code=1)
+def test_a_build_without_documents_is_an_error_and_leaves_nothing(build, jsonl, *, rows, options, message, capsys):
+    folder = build(jsonl(rows), *options, code=1)
     assert message in capsys.readouterr().err
     assert list(folder.rglob("*")) == []
 

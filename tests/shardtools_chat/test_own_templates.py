@@ -44,7 +44,7 @@ def test_qwen3_without_thinking_has_the_empty_thought_in_the_prompt(qwen3, qwen3
 
 
 def test_w13_qwen3_rewrites_history_and_asks_what_to_train(qwen):
-    with pytest.raises(MaskChoiceError, match=r"'expand'.*'last'.*training template") as caught:
+    with pytest.raises(MaskChoiceError, match=r"--history expand .* or last .*training template") as caught:
         qwen().conversation(chat(("u", "Q1"), THINKS[0], ("u", "Q2"), THINKS[1]))
     assert "<|im_start|>assistant\nA1<|im_end|>" in str(caught.value)
 
