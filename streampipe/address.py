@@ -22,6 +22,7 @@ class Addressed:
         document: int64, number of the document in its source.
         offset: int64, first token inside the decoded frame, in tokens.
         trained: which positions of each piece are trained; None where all that have a target are.
+        trained_count: int64 [P], how many that are.
         trained_before: int64 [N + 1], trained positions of the sequences before each.
         raw_bytes: int64 [O], decoded size of each frame.
         asked: bool [O], whether a frame is being read or has been; views: the decoded frames, filled in as they come.
@@ -33,6 +34,7 @@ class Addressed:
     document: NDArray[np.int64]
     offset: NDArray[np.int64]
     trained: TrainedSpans | None
+    trained_count: NDArray[np.int64]
     trained_before: NDArray[np.int64]
     raw_bytes: NDArray[np.int64]
     asked: NDArray[np.bool_]
@@ -74,6 +76,7 @@ def address(plan: RoundPlan, sources: list[OpenedSource], numbers: list[int], *,
         starts = np.searchsorted(table[:, 0], np.arange(entries[-1] + 1))
         trained = trained_spans(pieces, entry, LossSpans(starts, table[:, 1], table[:, 2]), aligned=aligned)
     source_of_piece = frames.source[pieces.occurrence]
+    count = trained_tokens(pieces, trained, aligned=aligned)
     itemsizes = np.array([source.token_dtype.itemsize for source in sources])
     return Addressed(
         plan,
@@ -82,7 +85,8 @@ def address(plan: RoundPlan, sources: list[OpenedSource], numbers: list[int], *,
         first[pieces.occurrence] + pieces.document,
         np.concatenate(payload)[entry] // itemsizes[source_of_piece] + pieces.start,
         trained,
-        sums_before(trained_tokens(pieces, trained, aligned=aligned), plan.sequence_start),
+        count,
+        sums_before(count, plan.sequence_start),
         raw_bytes,
         np.zeros(len(frames), bool),
         [None] * len(frames),

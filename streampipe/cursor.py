@@ -31,6 +31,7 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         round_tokens: the budget of a round as it was resolved when the phase began; an exact fraction.
         before: hash of the phases that are over; "" in the first.
         balance: how sequences are ordered by cost, with the model's width where it is not the default.
+        fim: hash of the fill-in-the-middle of all sources of the phase; "" without any.
     """
 
     seed: int
@@ -41,6 +42,7 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round_tokens: str
     before: str = ""
     balance: str = "off"
+    fim: str = ""
 
 
 class EraPast(msgspec.Struct, frozen=True, array_like=True):

@@ -32,10 +32,10 @@ def open_sources(config: StreamConfig) -> tuple[list[OpenedSource], list[int]]:
     phases = [phase for _, phase in config.in_phases()]
     opened: list[tuple[int, OpenedSource]] = []
     for number, source in enumerate(config.sources):
-        if any(_takes_part(phase, number) for phase in phases):
+        if any(takes_part(phase, number) for phase in phases):
             opened.append((number, _open(source, config.seed)))
     for number, phase in enumerate(phases):
-        if not any(_takes_part(phase, source) for source in range(len(config.sources))):
+        if not any(takes_part(phase, source) for source in range(len(config.sources))):
             where = f"$.phases[{number - 1}].weights" if number else "$.sources"
             raise ConfigError(f"{where}: every weight is 0; give at least one source a weight above 0")
     opened.sort(key=lambda pair: pair[1].name)
@@ -48,7 +48,7 @@ def open_sources(config: StreamConfig) -> tuple[list[OpenedSource], list[int]]:
     for phase in phases:
         _check_together(opened, phase)
         for number, each in opened:
-            if _takes_part(phase, number):
+            if takes_part(phase, number):
                 _check_lengths(number, each, phase)
     return [each for _, each in opened], [number for number, _ in opened]
 
@@ -79,7 +79,8 @@ def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> Packin
     return msgspec.structs.replace(config.packing, overlong="split" if text else "error")
 
 
-def _takes_part(config: StreamConfig, number: int) -> bool:
+def takes_part(config: StreamConfig, number: int) -> bool:
+    """Return whether a source has a weight above 0 in a phase."""
     weight = config.sources[number].weight
     return weight is None or bool(weight_fraction(weight, f"$.sources[{number}].weight"))
 

@@ -1,6 +1,6 @@
 """What one rank gets of one step: its pieces, micro batch after micro batch."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from streampipe.address import Addressed
 from streampipe.assemble.batch import assemble
+from streampipe.assemble.fim import transform
 from streampipe.assemble.segments import Segments
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
@@ -124,12 +125,22 @@ def micro_batch_of(
     batch_config = stream.config.batch
     size, micro_batches = batch_config.micro_batch_size, share.micro_batches
     lo, hi = int(share.bounds[number]), int(share.bounds[number + 1])
-    row, *others = (getattr(share.segments, name)[lo:hi] for name in _NAMES)
-    trained = share.segments.trained
+    whole = share.segments
+    row, *others = (getattr(whole, name)[lo:hi] for name in _NAMES)
+    trained = whole.trained
     if trained is not None:
         trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
     segments = replace(Segments(row - number * size, *others), trained=trained)
-    batch = assemble(segments, share.views(), (size, share.step.seq_length), batch_config, stream.pad_id, buffers)
+    if whole.fim is not None and whole.trained_count is not None:
+        segments = replace(segments, fim=whole.fim[lo:hi], trained_count=whole.trained_count[lo:hi])
+    multiple = stream.planner.layout(share.rounds[0].plan.round).packing.document_multiple
+    segments, views, marks = transform(
+        segments, share.views(), stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
+    )
+    shape = (size, share.step.seq_length)
+    batch = assemble(segments, views, shape, batch_config, stream.pad_id, buffers, marks)
+    if stream.fim_sources:
+        batch["fim"] = {stream.config.sources[n].name: asdict(done) for n, done in sorted(marks.counts.items())}
     if stream.sources[0].members == 2:
         batch["pair_ids"] = batch["document_ids"]
     batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
@@ -143,7 +154,8 @@ def micro_batch_of(
     return batch
 
 
-_NAMES = tuple(field.name for field in fields(Segments) if field.name != "trained")
+_OPTIONAL = ("trained", "fim", "trained_count")
+_NAMES = tuple(field.name for field in fields(Segments) if field.name not in _OPTIONAL)
 
 
 def _parts(step: StepPlan, taken: _Taken, rounds: tuple[Addressed, ...]) -> list[Segments]:
@@ -170,6 +182,8 @@ def _parts(step: StepPlan, taken: _Taken, rounds: tuple[Addressed, ...]) -> list
                 epoch=round_.epoch[take],
                 document=round_.document[take],
                 trained=None if round_.trained is None else _flat(round_.trained.take(take)),
+                fim=None if plan.fim is None else plan.fim[take],
+                trained_count=None if plan.fim is None else round_.trained_count[take],
             )
         )
         before += span.last - span.first
@@ -188,19 +202,20 @@ def _joined(parts: list[Segments]) -> Segments:
         return parts[0]
     row = np.concatenate([part.row for part in parts])
     order = np.argsort(row, kind="stable")
-    arrays = (np.concatenate([getattr(part, name) for part in parts])[order] for name in _NAMES)
+    names = _NAMES if parts[0].fim is None else (*_NAMES, "fim", "trained_count")
+    joined = Segments(**{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names})
     spans: list[NDArray[np.int64]] = []
     shift = 0
     for part in parts:
         if part.trained is None:
-            return Segments(*arrays)
+            return joined
         spans.append(part.trained + np.array([shift, 0, 0]))
         shift += len(part)
     trained = np.concatenate(spans)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     trained[:, 0] = place[trained[:, 0]]
-    return replace(Segments(*arrays), trained=trained[np.argsort(trained[:, 0], kind="stable")])
+    return replace(joined, trained=trained[np.argsort(trained[:, 0], kind="stable")])
 
 
 def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:

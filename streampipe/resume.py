@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, EraPast, SegmentPast, SourcePast, StreamPast, refuse_difference
 from streampipe.errors import ConfigError
+from streampipe.fim_opening import NO_FIM, OpenedFim
 from streampipe.mock import MockSource
 from streampipe.opening import OpenedSource, resolve_packing, weights_of
 from streampipe.plan.blend import Blend, BlendPhase, Segment, Share, resolve_round_tokens
 from streampipe.plan.epoch_order import Era, SourceAxis
+from streampipe.plan.fim import FimPlan
 from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import Layout, Planner
 
@@ -36,7 +38,8 @@ class Run:
         phases: the config in each phase.
         eras: by phase, the eras of each source as far as they are decided when the phase has begun.
         sources: of the blend, in its order.
-        shards: of each source.
+        numbers: their positions in `config.sources`.
+        fim: of the sources.
     """
 
     planner: Planner
@@ -44,6 +47,7 @@ class Run:
     eras: list[list[tuple[Era, ...]]]
     sources: list[OpenedSource]
     numbers: list[int]
+    fim: OpenedFim
 
     def past(self, round_: int) -> tuple[StreamPast, dict[str, SourcePast], int, SegmentPast | None]:
         """Return what a cursor at the start of a round says: stream, sources without their counts, phase, segment."""
@@ -57,12 +61,18 @@ class Run:
             past = pasts[source.name]
             if kept != [EraPast(0, 0, past.shards, past.shuffle)]:
                 pasts[source.name] = msgspec.structs.replace(past, eras=kept)
-        stream = _stream_past(self.phases, segment.phase, self.sources, str(segment.round_tokens))
+        stream = _stream_past(self.phases, segment.phase, self.sources, str(segment.round_tokens), self.fim)
         begun = SegmentPast(segment.first_round, list(segment.offsets)) if segment.first_round else None
         return stream, pasts, segment.phase, begun
 
 
-def plan_run(config: StreamConfig, sources: list[OpenedSource], numbers: list[int], cursor: Cursor | None) -> Run:
+def plan_run(
+    config: StreamConfig,
+    sources: list[OpenedSource],
+    numbers: list[int],
+    cursor: Cursor | None,
+    fim: OpenedFim = NO_FIM,
+) -> Run:
     """Plan a run.
 
     Args:
@@ -70,6 +80,7 @@ def plan_run(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
         sources: of the blend, in its order.
         numbers: their positions in `config.sources`.
         cursor: where to go on, instead of the beginning.
+        fim: of the sources.
 
     Raises:
         CursorMismatchError: when the cursor's past is not this stream's.
@@ -77,7 +88,7 @@ def plan_run(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
     starts, phases = zip(*config.in_phases(), strict=True)
     pasts = cursor.sources if cursor is not None else {}
     if cursor is not None:
-        _check_past(cursor, list(phases), sources, numbers)
+        _check_past(cursor, list(phases), sources, numbers, fim)
     first = cursor.phase if cursor is not None else 0
     groups = [[phase.shuffle_of(n) or 0 for n in numbers] for phase in phases]
     axes: list[SourceAxis] = []
@@ -113,14 +124,16 @@ def plan_run(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
                     axes[at] = axis.changed(positions[at], axis.eras[-1].shards, groups[phase][at])
         decided.append([axis.eras for axis in axes])
     layouts = [
-        _layout(phase, resolve_packing(phase, sources), shuffled=any(groups[number]))
+        _layout(phase, resolve_packing(phase, sources), fim.plans_of(phase, numbers), shuffled=any(groups[number]))
         for number, phase in enumerate(phases)
     ]
     planner = Planner(axes, blend, layouts, config.seed, sources[0].members)
-    return Run(planner, list(phases), decided, sources, numbers)
+    return Run(planner, list(phases), decided, sources, numbers, fim)
 
 
-def _layout(phase: StreamConfig, packing: PackingConfig, *, shuffled: bool) -> Layout:
+def _layout(
+    phase: StreamConfig, packing: PackingConfig, fim: tuple[FimPlan | None, ...], *, shuffled: bool
+) -> Layout:
     if phase.batch.batch_by == "documents":
         # The canonical order is one of documents; a step packs its own.
         packing = msgspec.structs.replace(packing, policy="none")
@@ -131,6 +144,7 @@ def _layout(phase: StreamConfig, packing: PackingConfig, *, shuffled: bool) -> L
         shuffled=shuffled,
         cost_of_token=phase.plan.cost_of_token,
         even_rows=phase.plan.resolved_even_rows(phase.seq_length),
+        fim=fim,
     )
 
 
@@ -233,7 +247,9 @@ def _short(text: str) -> str:
     return text if len(text) <= 8 else hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _stream_past(phases: list[StreamConfig], phase: int, sources: list[OpenedSource], round_tokens: str) -> StreamPast:
+def _stream_past(
+    phases: list[StreamConfig], phase: int, sources: list[OpenedSource], round_tokens: str, fim: OpenedFim
+) -> StreamPast:
     config = phases[phase]
     packing = resolve_packing(config, sources)
     name: str = packing.policy
@@ -244,6 +260,7 @@ def _stream_past(phases: list[StreamConfig], phase: int, sources: list[OpenedSou
         before.update(
             msgspec.json.encode([past.seq_length, past.shuffle, past.packing, past.plan, _blend(past)], order="sorted")
         )
+        before.update(fim.digest_of(past).encode())
     return StreamPast(
         seed=config.seed,
         tokenizer=sources[0].tokenizer.core_hash[:16],
@@ -253,6 +270,7 @@ def _stream_past(phases: list[StreamConfig], phase: int, sources: list[OpenedSou
         round_tokens=round_tokens,
         before=before.hexdigest()[:16] if phase else "",
         balance=config.plan.order_name(config.seq_length),
+        fim=fim.digest_of(config),
     )
 
 
@@ -263,12 +281,14 @@ def _blend(config: StreamConfig) -> list[Any]:
     )
 
 
-def _check_past(cursor: Cursor, phases: list[StreamConfig], sources: list[OpenedSource], numbers: list[int]) -> None:
+def _check_past(
+    cursor: Cursor, phases: list[StreamConfig], sources: list[OpenedSource], numbers: list[int], fim: OpenedFim
+) -> None:
     differing: dict[str, tuple[Any, Any]] = {}
     if cursor.phase >= len(phases):
         refuse_difference({"phases": (f"phase {cursor.phase}", f"{len(phases) - 1} phases after the first")})
     config = phases[cursor.phase]
-    stream = _stream_past(phases, cursor.phase, sources, cursor.stream.round_tokens)
+    stream = _stream_past(phases, cursor.phase, sources, cursor.stream.round_tokens, fim)
     for field in StreamPast.__struct_fields__:
         saved, now = getattr(cursor.stream, field), getattr(stream, field)
         if saved != now:

@@ -1,14 +1,16 @@
 """A config, opened: its sources, its plan from a place on, and what makes it this stream and no other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from streampipe.address import Addressed, address
+from streampipe.assemble.fim import SourceFim
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, Within
+from streampipe.fim_opening import NO_FIM, OpenedFim, open_fim
 from streampipe.opening import OpenedSource, open_sources
 from streampipe.plan.planner import Planner
 from streampipe.plan.schedule import COUNTED, Place
@@ -31,19 +33,30 @@ class Stream:
     """
 
     def __init__(
-        self, config: StreamConfig, sources: list[OpenedSource], numbers: list[int], cursor: Cursor | None = None
+        self,
+        config: StreamConfig,
+        sources: list[OpenedSource],
+        numbers: list[int],
+        cursor: Cursor | None = None,
+        fim: OpenedFim = NO_FIM,
     ) -> None:
         self.config = config
         self.sources = sources
         self.numbers = numbers
         self.step_size = step_size(config.batch)
-        self._run = plan_run(config, sources, numbers, cursor)
+        self._fim = fim
+        self._run = plan_run(config, sources, numbers, cursor, fim)
         self._from_the_start = cursor is None
         self._pasts: tuple[int, Any] = (-1, None)
         self._start: Cursor | None = None
         self.stored_dtype: np.dtype[Any] = np.dtype(f"u{max(source.token_dtype.itemsize for source in sources)}")
         tokenizer = sources[0].tokenizer
         self.pad_id = next((i for i in (tokenizer.pad_id, tokenizer.eos_id) if i is not None), 0)
+
+    @property
+    def fim_sources(self) -> Mapping[int, SourceFim]:
+        """How pieces are transformed, by position in `config.sources`; empty where no source has fill-in-the-middle."""
+        return self._fim.sources
 
     @property
     def planner(self) -> Planner:
@@ -56,11 +69,11 @@ class Stream:
         Raises:
             CursorMismatchError: when the cursor belongs to another stream.
         """
-        return Stream(self.config, self.sources, self.numbers, cursor)
+        return Stream(self.config, self.sources, self.numbers, cursor, self._fim)
 
     def afresh(self) -> "Stream":
         """Return the stream from its beginning."""
-        return self if self._from_the_start else Stream(self.config, self.sources, self.numbers)
+        return self if self._from_the_start else Stream(self.config, self.sources, self.numbers, fim=self._fim)
 
     def start(self) -> Cursor:
         """Return the cursor of a stream that has given nothing yet."""
@@ -124,4 +137,4 @@ def open_stream(config: StreamConfig) -> Stream:
     """
     config.check()
     sources, numbers = open_sources(config)
-    return Stream(config, sources, numbers)
+    return Stream(config, sources, numbers, fim=open_fim(config, sources, numbers))

@@ -142,7 +142,6 @@ def test_a_mock_without_lengths_is_refused_with_its_path(mock: dict[str, Any]) -
         ("$.storage.prefetch", "no such key"),
         ("$.loader.workers", "no such key"),
         ("$.cache", "this release does not build it yet"),
-        ("$.sources[0].fim", "this release does not build it yet"),
         ("$.storage.give_up_after", "this release does not build it yet"),
     ],
 )

@@ -1,5 +1,6 @@
 """Decoded frames to the arrays of a micro batch, one copy."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -7,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.assemble.batch_config import BatchConfig
+from streampipe.assemble.fim import Marks, horizon, label_gaps, part_ids
 from streampipe.assemble.segments import Frames, Ground, Segments, lay_out
 from streampipe.shards.buffers import FrameBuffers
 
 IGNORED = -100
+NO_MARKS = Marks()
 
 
 def assemble(
@@ -20,6 +23,7 @@ def assemble(
     config: BatchConfig,
     pad_id: int,
     buffers: FrameBuffers,
+    marks: Marks = NO_MARKS,
 ) -> dict[str, Any]:
     """Build one micro batch.
 
@@ -31,6 +35,7 @@ def assemble(
         config: layout, fields, labels and token_dtype are read.
         pad_id: the id that stands where no token is.
         buffers: memory for the per-token arrays, used again when a batch has been given up.
+        marks: of the pieces that fill-in-the-middle transformed.
 
     Returns:
         THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens,
@@ -44,13 +49,15 @@ def assemble(
     if config.layout == "sbhd":
         segments = _one_per_row(segments, shape[1])
     ground = lay_out(segments, *shape)
-    writer = _Writer(segments, frames, ground, (shape[1], buffers), config)
+    writer = _Writer(segments, frames, ground, (shape[1], buffers, marks), config)
     batch: dict[str, Any] = {"tokens": writer.tokens(pad_id)}
     makers = {
         "labels": lambda: writer.labels(batch["tokens"]),
         "position_ids": writer.position_ids,
         "loss_mask": writer.loss_mask,
         "padding_mask": writer.padding_mask,
+        "fim_parts": writer.fim_parts,
+        "horizon": writer.horizon,
     }
     batch |= {field: makers[field]() for field in config.fields if field != "tokens"}
     if config.layout == "sbhd":
@@ -67,8 +74,7 @@ def assemble(
 def _one_per_row(segments: Segments, seq_length: int) -> Segments:
     """Let each piece take its whole row: a padded row is one segment, right-padded."""
     whole = np.full(len(segments), seq_length, np.int64)
-    s = segments
-    return Segments(s.row, s.frame, s.offset, s.length, whole, s.goes_on, s.source, s.epoch, s.document, s.trained)
+    return replace(segments, slot=whole)
 
 
 def _boundaries(ground: Ground) -> dict[str, Any]:
@@ -108,10 +114,15 @@ class _Writer:
     """Makes each per-token array of one micro batch."""
 
     def __init__(
-        self, segments: Segments, frames: Frames, ground: Ground, room: tuple[int, FrameBuffers], config: BatchConfig
+        self,
+        segments: Segments,
+        frames: Frames,
+        ground: Ground,
+        room: tuple[int, FrameBuffers, Marks],
+        config: BatchConfig,
     ) -> None:
         self._segments = segments
-        self._seq_length, self._buffers = room
+        self._seq_length, self._buffers, marks = room
         self._frames = frames
         self._ground = ground
         self._dtype = np.dtype(config.token_dtype)
@@ -120,6 +131,12 @@ class _Writer:
         self._starts = ground.begin[ground.place]
         self._ends = self._starts + segments.length
         self._trained = None if segments.trained is None else self._mark(segments.trained)
+        self._marks = marks
+        # Where a token is that is not to be learnt, although the text goes on: in transformed pieces only.
+        self._untrained = [
+            slice(int(self._starts[piece]) + begin, int(self._starts[piece]) + end)
+            for piece, begin, end in label_gaps(marks, aligned=self._aligned)
+        ]
         # Where no token is: behind the real tokens of a padded piece, and the whole of a dummy document.
         real = np.where(ground.piece < 0, 0, ground.real)
         short = np.flatnonzero(real < ground.room)
@@ -179,6 +196,8 @@ class _Writer:
             labels[self._starts] = IGNORED
         for empty in self._empty:
             labels[empty] = IGNORED
+        for gap in self._untrained:
+            labels[gap] = IGNORED
         if self._trained is not None:
             labels[~self._trained] = IGNORED
         return labels
@@ -199,6 +218,8 @@ class _Writer:
         mask[self._ends[~self._segments.goes_on] - 1 if self._aligned else self._starts] = 0.0
         for empty in self._empty:
             mask[empty] = 0.0
+        for gap in self._untrained:
+            mask[gap] = 0.0
         return mask
 
     def padding_mask(self) -> NDArray[np.bool_]:
@@ -207,8 +228,15 @@ class _Writer:
             mask[empty] = True
         return mask
 
+    def fim_parts(self) -> NDArray[np.int8]:
+        return part_ids(self._marks, self._starts, self._positions)
+
+    def horizon(self) -> NDArray[np.int32]:
+        return horizon(self._marks, self._starts, self._positions)
+
     def loss_tokens(self) -> int:
         if self._trained is not None:
             return int(self._trained.sum())
-        trained = int(self._segments.length.sum()) - len(self._segments)
+        untrained = sum(gap.stop - gap.start for gap in self._untrained)
+        trained = int(self._segments.length.sum()) - len(self._segments) - untrained
         return trained + int(self._segments.goes_on.sum()) if self._aligned else trained

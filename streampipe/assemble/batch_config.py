@@ -6,7 +6,7 @@ import msgspec
 
 from streampipe.errors import ConfigError
 
-Field = Literal["tokens", "labels", "position_ids", "loss_mask", "padding_mask"]
+Field = Literal["tokens", "labels", "position_ids", "loss_mask", "padding_mask", "fim_parts", "horizon"]
 
 
 class RampStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +37,8 @@ class BatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         global_batch_size: sequences, or documents, of a step over all ranks; a list of stages for a ramp-up.
         global_batch_tokens: instead, positions of a step: its size follows `seq_length`.
         micro_batch_size: sequences of a batch.
-        fields: arrays to make; leave out what the model derives itself.
+        fields: arrays to make; leave out what the model derives itself. `fim_parts` tells of each token whether it is
+            of a prefix (1), suffix (2), middle (3) or a sentinel (4), `horizon` how many tokens of its middle are left.
         labels: `aligned` labels are the target of the token beside them; `unshifted` ones are for models that shift
             themselves.
         token_dtype: of tokens, labels and position_ids.

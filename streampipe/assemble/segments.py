@@ -20,6 +20,8 @@ class Segments:
         source, epoch: int32; document: int64: whose document it is.
         trained: int64 [K, 3], sorted: a piece and the positions `[begin, end)` of it that are trained; None where all
             that have a target are.
+        fim: uint64, what fill-in-the-middle does to each, as `plan.fim` drew it; None where no source has any.
+        trained_count: int64, how many positions of each are trained, as planned; None likewise.
     """
 
     row: NDArray[np.int64]
@@ -32,6 +34,8 @@ class Segments:
     epoch: NDArray[np.int32]
     document: NDArray[np.int64]
     trained: NDArray[np.int64] | None = None
+    fim: NDArray[np.uint64] | None = None
+    trained_count: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.row)

@@ -70,7 +70,12 @@ def trained_spans(pieces: Pieces, entry: NDArray[np.int64], spans: LossSpans, *,
 
 
 def trained_tokens(pieces: Pieces, spans: TrainedSpans | None, *, aligned: bool) -> NDArray[np.int64]:
-    """Return how many positions of each piece are trained: int64 [P]; without spans, all that have a target."""
+    """Return how many positions of each piece are trained: int64 [P].
+
+    Without spans, all that have a target; what fill-in-the-middle takes has been counted when it was planned.
+    """
     if spans is None:
-        return pieces.length - 1 + pieces.goes_on if aligned else pieces.length - 1
-    return np.diff(np.concatenate([[0], np.cumsum(spans.end - spans.begin)])[spans.first])
+        count = pieces.length - 1 + pieces.goes_on if aligned else pieces.length - 1
+    else:
+        count = np.diff(np.concatenate([[0], np.cumsum(spans.end - spans.begin)])[spans.first])
+    return count if pieces.trained is None else np.where(pieces.trained >= 0, pieces.trained, count)

@@ -1,6 +1,6 @@
 """Documents cut to pieces that fit a sequence; what is lost is counted under the reason that the user chose."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -61,6 +61,8 @@ class Pieces:
         slot: int64, the room the piece takes in its sequence: `length` rounded up to `document_multiple`.
         goes_on: bool, whether the document's next token is delivered too, in another piece.
         member: int64, which token member of the document it is of: 0; of a pair 0 for chosen, 1 for rejected.
+        fim: uint64, what fill-in-the-middle does to it, as `plan.fim` has it; None where no source has any.
+        trained: int64, how many of its positions are trained then; -1 for as many as without.
     """
 
     occurrence: NDArray[np.int64]
@@ -70,13 +72,18 @@ class Pieces:
     slot: NDArray[np.int64]
     goes_on: NDArray[np.bool_]
     member: NDArray[np.int64]
+    fim: NDArray[np.uint64] | None = None
+    trained: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.length)
 
     def take(self, rows: NDArray[np.int64]) -> "Pieces":
         """Return the pieces at `rows`, in that order."""
-        return Pieces(*(getattr(self, field)[rows] for field in _FIELDS))
+        taken = Pieces(*(getattr(self, field)[rows] for field in _FIELDS))
+        if self.fim is None or self.trained is None:
+            return taken
+        return replace(taken, fim=self.fim[rows], trained=self.trained[rows])
 
 
 _FIELDS = ("occurrence", "document", "start", "length", "slot", "goes_on", "member")
@@ -150,7 +157,7 @@ def cut_pairs(
     occurrence, document = _rows(documents)
     nothing = np.zeros(len(documents), np.int64)
     lost = Lost(nothing, nothing, nothing)
-    room = _slot(lengths, packing)
+    room = rounded_up(lengths, packing)
     overlong = room.sum(axis=1) > seq_length
     kept = lengths
     if overlong.any():
@@ -164,7 +171,7 @@ def cut_pairs(
             kept = np.where(overlong[:, None], np.minimum(lengths, most), lengths)
             lost = Lost(_per_frame(occurrence, (lengths - kept).sum(axis=1), nothing), nothing, nothing)
     whole = _whole(occurrence, document, kept.sum(axis=1), packing)
-    slot = _slot(kept, packing).sum(axis=1)
+    slot = rounded_up(kept, packing).sum(axis=1)
     return Pieces(occurrence, document, whole.start, whole.length, slot, whole.goes_on, whole.member), kept, lost
 
 
@@ -174,7 +181,7 @@ def unfold_pairs(pieces: Pieces, kept: NDArray[np.int64], packing: PackingConfig
     both = pieces.take(twice)
     length = kept.reshape(-1)
     member = np.tile(np.array([0, 1], np.int64), len(pieces))
-    return Pieces(both.occurrence, both.document, both.start, length, _slot(length, packing), both.goes_on, member)
+    return Pieces(both.occurrence, both.document, both.start, length, rounded_up(length, packing), both.goes_on, member)
 
 
 def _rows(documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -202,7 +209,7 @@ def _whole(
     occurrence: NDArray[np.int64], document: NDArray[np.int64], length: NDArray[np.int64], packing: PackingConfig
 ) -> Pieces:
     zero = np.zeros(len(length), np.int64)
-    return Pieces(occurrence, document, zero, length, _slot(length, packing), zero.astype(bool), zero)
+    return Pieces(occurrence, document, zero, length, rounded_up(length, packing), zero.astype(bool), zero)
 
 
 def _split(
@@ -220,11 +227,18 @@ def _split(
     length = np.minimum(seq_length, lengths[row] - start)
     goes_on = part < parts[row] - 1
     return Pieces(
-        occurrence[row], document[row], start, length, _slot(length, packing), goes_on, np.zeros(len(row), np.int64)
+        occurrence[row],
+        document[row],
+        start,
+        length,
+        rounded_up(length, packing),
+        goes_on,
+        np.zeros(len(row), np.int64),
     )
 
 
-def _slot(length: NDArray[np.int64], packing: PackingConfig) -> NDArray[np.int64]:
+def rounded_up(length: NDArray[np.int64], packing: PackingConfig) -> NDArray[np.int64]:
+    """Return the slots of lengths, multiples of `document_multiple`: int64, same shape."""
     multiple = packing.document_multiple
     return length if multiple == 1 else -(-length // multiple) * multiple
 

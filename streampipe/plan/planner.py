@@ -13,6 +13,7 @@ from streampipe.errors import ConfigError, StreampipeError
 from streampipe.plan.balance import Rows, balanced_order, deal_pieces, default_even_rows
 from streampipe.plan.blend import Blend
 from streampipe.plan.epoch_order import SourceAxis
+from streampipe.plan.fim import FimPlan, Line, with_choices
 from streampipe.plan.packing import Packed, pack
 from streampipe.plan.pieces import Lost, PackingConfig, cut_documents, cut_pairs, unfold_pairs
 from streampipe.plan.round_plan import (
@@ -112,6 +113,7 @@ class Layout:
         shuffled: whether sequences stand in random order within their column.
         cost_of_token: what a token costs beside its attention, in token pairs.
         even_rows: over how many rows shares are kept even when sequences are ordered by cost; None for random order.
+        fim: of each source of the blend, None for one without; empty where none has any.
     """
 
     seq_length: int
@@ -120,6 +122,7 @@ class Layout:
     shuffled: bool = True
     cost_of_token: int = COST_OF_A_TOKEN
     even_rows: int | None = None
+    fim: tuple[FimPlan | None, ...] = ()
 
 
 def _hold_breath() -> None:
@@ -145,6 +148,7 @@ class Planner:
         self.layouts = tuple(layouts)
         self.members = members
         self._seed = seed
+        self._has_fim = any(plan is not None for layout in layouts for plan in layout.fim)
         self._latest: tuple[int, int, RoundPlan] | None = None  # whoever asks for the same again gets the same plan
         self._one_at_a_time = Lock()
 
@@ -187,6 +191,10 @@ class Planner:
         if self.members == 1:
             kept = None
             pieces, lost = cut_documents(lengths.reshape(-1), documents, layout.seq_length, layout.packing)
+            if self._has_fim:
+                line = Line(frames, documents, lengths.reshape(-1), [axis.name for axis in self.axes], self._seed)
+                pieces = with_choices(pieces, line, layout.fim, layout.seq_length, layout.packing)
+                breathe()
         else:
             pieces, kept, lost = cut_pairs(lengths, documents, layout.seq_length, layout.packing)
         if layout.even_rows is not None:

@@ -101,7 +101,7 @@ def test_pairs_that_are_too_long_are_an_error_until_the_user_chooses():
 
 
 def test_no_field_of_a_piece_is_forgotten_when_rows_are_taken():
-    pieces = Pieces(*(np.arange(3) + 10 * n for n in range(7)))
+    pieces = Pieces(*(np.arange(3) + 10 * n for n in range(9)))
     assert [column.tolist() for column in vars(pieces.take(np.array([2, 0]))).values()] == [
-        [2 + 10 * n, 10 * n] for n in range(7)
+        [2 + 10 * n, 10 * n] for n in range(9)
     ]

@@ -1,0 +1,75 @@
+"""Where a text is cut into prefix, suffix and middle."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+# Pairs of cuts that are tried before a text is cut at token borders.
+DRAWS = 8
+# Prefix, suffix and middle, each as stretches of ids of the stored format, one after the other.
+Parts = tuple[tuple[memoryview, ...], tuple[memoryview, ...], tuple[memoryview, ...]]
+
+
+class Text(NamedTuple):
+    """A piece without its start and end tokens.
+
+    Attributes:
+        ids: as stored.
+        beginning: whether it is where its document begins.
+        draws: `DRAWS` pairs of 32 random bits, for one try after the other.
+    """
+
+    ids: memoryview
+    beginning: bool
+    draws: list[list[int]]
+
+
+@dataclass
+class Counts:
+    """What was done to a source's pieces.
+
+    Attributes:
+        pieces: all of them.
+        transformed: those that now have parts; spm: those of them in the second order.
+        too_long: hit, but left as they are since their sentinels would not fit.
+        exempt: hit, but left as they are since they begin with `no_prefix`.
+        redraws: draws of cuts that were thrown away, since the result had no room.
+        fallbacks: pieces cut at token borders, after all draws or since their text is not whole.
+        whole: pieces whose text was encoded anew from beginning to end.
+    """
+
+    pieces: int = 0
+    transformed: int = 0
+    spm: int = 0
+    too_long: int = 0
+    exempt: int = 0
+    redraws: int = 0
+    fallbacks: int = 0
+    whole: int = 0
+
+
+class Cutter(Protocol):
+    """Chooses the cuts of texts."""
+
+    def parts(self, text: Text, room: int, counts: Counts) -> Parts | None:
+        """Return the parts of a text, of at most `room` tokens together; None to leave the text alone."""
+
+
+class TokenCutter:
+    """Cuts between tokens as they are stored."""
+
+    def parts(self, text: Text, room: int, counts: Counts) -> Parts:
+        """Return the parts."""
+        return at_tokens(text)
+
+
+def cuts(draw: list[int], most: int) -> tuple[int, int]:
+    """Return two places within 0 and `most`, sorted; as `rng.sorted_cuts`."""
+    one, other = draw[0] * (most + 1) >> 32, draw[1] * (most + 1) >> 32
+    return (one, other) if one <= other else (other, one)
+
+
+def at_tokens(text: Text) -> Parts:
+    """Cut a text at the token borders that were drawn."""
+    ids = text.ids
+    first, last = cuts(text.draws[0], len(ids))
+    return (ids[:first],), (ids[last:],), (ids[first:last],)

@@ -1,0 +1,179 @@
+"""Cuts inside tokens: at any character, or at the starts of lines.
+
+Prefix, middle and suffix get the ids that they have when each is encoded by itself. Only the text around the two cuts
+is encoded anew; the ids beyond the nearest safe borders (see `byte_table`) stay as they are stored. Where a tokenizer
+does not allow that, the whole text is encoded anew, and counted.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from streampipe.assemble.byte_table import ByteTable
+from streampipe.assemble.fim_cuts import Counts, Parts, Text, at_tokens, cuts
+
+# Encoded windows that are remembered; many are short words.
+_REMEMBERED = 100_000
+
+
+class Encoder(Protocol):
+    """A source's tokenizer.
+
+    Attributes:
+        table: the bytes of ids, where windows may be encoded by themselves; None where only whole texts may.
+    """
+
+    @property
+    def table(self) -> ByteTable | None:
+        """The bytes of ids, or None."""
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Return the ids of a text; `first` where it is the beginning of a document."""
+
+    def text_of(self, ids: Sequence[int], *, first: bool) -> str | None:
+        """Return the text of ids, or None if it does not give these ids back."""
+
+
+class TextCutter:
+    """Cuts texts at characters or lines.
+
+    Args:
+        encoder: of the source.
+        level: `character`, or `line`; `token` for one that is here for `no_prefix` only.
+        no_prefix: documents that begin so are left alone.
+        form: how ids are stored, as `memoryview.format`.
+    """
+
+    def __init__(self, encoder: Encoder, level: str, no_prefix: str | None, form: str) -> None:
+        self._encoder = encoder
+        self._level = level
+        self._no_prefix = no_prefix
+        self._form = form
+        self._known: dict[bytes, memoryview] = {}
+
+    def parts(self, text: Text, room: int, counts: Counts) -> Parts | None:
+        """Return the parts of a text, drawing again until they have room; None for one that is exempt."""
+        if self._no_prefix is not None and text.beginning and self._exempt(text, self._no_prefix):
+            counts.exempt += 1
+            return None
+        if self._level == "token":
+            return at_tokens(text)
+        table = self._encoder.table
+        found = self._whole(text, room, counts) if table is None else self._around_cuts(text, room, counts, table)
+        if found is None:
+            counts.fallbacks += 1
+            return at_tokens(text)
+        return found
+
+    def _exempt(self, text: Text, prefix: str) -> bool:
+        table, ids = self._encoder.table, text.ids
+        if table is not None:
+            sought = prefix.encode()
+            some = ids[: len(sought)]  # every id is at least a byte, or is no text at all
+            return table.bytes_between(some, (0, 0), (len(some), 0)).startswith(sought)
+        whole = self._encoder.text_of(ids.tolist(), first=True)
+        return whole is not None and whole.startswith(prefix)
+
+    def _around_cuts(self, text: Text, room: int, counts: Counts, table: ByteTable) -> Parts | None:
+        ids, size, by_line = text.ids, len(text.ids), self._level == "line"
+        units = (table.lines if by_line else table.characters)[np.frombuffer(ids, self._form)]
+        before = np.cumsum(units)
+        most = int(before[-1]) + by_line
+        for draw in text.draws:
+            drawn = cuts(draw, most)
+            at = before.searchsorted(drawn, "left" if by_line else "right").tolist()
+            find = _behind_line if by_line else _before_character
+            one, other = (
+                find(table, ids, (place, count - (int(before[place - 1]) if place else 0)), count)
+                for place, count in zip(at, drawn, strict=True)
+            )
+            try:
+                found = self._encoded(ids, one, other, table)
+            except UnicodeDecodeError:  # the stored ids are no text
+                return None
+            if size <= sum(len(chunk) for part in found for chunk in part) <= room:
+                return found
+            counts.redraws += 1
+        return None
+
+    def _encoded(self, ids: memoryview, one: tuple[int, int], other: tuple[int, int], table: ByteTable) -> Parts:
+        size = len(ids)
+        before_one, behind_one = _borders(ids, one, table, size)
+        before_other, behind_other = _borders(ids, other, table, size)
+        prefix = (ids[:before_one], self._fresh(table.bytes_between(ids, (before_one, 0), one)))
+        suffix = (self._fresh(table.bytes_between(ids, other, (behind_other, 0))), ids[behind_other:])
+        if behind_one > before_other:
+            return prefix, suffix, (self._fresh(table.bytes_between(ids, one, other)),)
+        head = self._fresh(table.bytes_between(ids, one, (behind_one, 0)))
+        tail = self._fresh(table.bytes_between(ids, (before_other, 0), other))
+        return prefix, suffix, (head, ids[behind_one:before_other], tail)
+
+    def _fresh(self, text: bytes) -> memoryview:
+        found = self._known.get(text)
+        if found is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            ids = self._encoder.encode(text.decode(), first=False) if text else []
+            found = self._known[text] = memoryview(array(self._form, ids))
+        return found
+
+    def _whole(self, text: Text, room: int, counts: Counts) -> Parts | None:
+        counts.whole += 1
+        whole = self._encoder.text_of(text.ids.tolist(), first=text.beginning)
+        if whole is None:
+            return None
+        places = range(len(whole) + 1) if self._level == "character" else _line_starts(whole)
+        for draw in text.draws:
+            one, other = (places[at] for at in cuts(draw, len(places) - 1))
+            texts = ((whole[:one], text.beginning), (whole[other:], False), (whole[one:other], False))
+            prefix, suffix, middle = (self._encoder.encode(part, first=first) for part, first in texts)
+            if len(text.ids) <= len(prefix) + len(middle) + len(suffix) <= room:
+                made = (memoryview(array(self._form, part)) for part in (prefix, suffix, middle))
+                a, b, c = ((part,) for part in made)
+                return a, b, c
+            counts.redraws += 1
+        return None
+
+
+def _borders(ids: memoryview, place: tuple[int, int], table: ByteTable, size: int) -> tuple[int, int]:
+    """Return the nearest safe borders at or before a place, and at or behind it; both ends of a text are safe."""
+    ends, begins = table.ends, table.begins
+    before, inside = place
+    behind = before + (inside > 0)
+    if before < size:
+        while before and not ends[ids[before - 1]] & begins[ids[before]]:
+            before -= 1
+    if behind:
+        while behind < size and not ends[ids[behind - 1]] & begins[ids[behind]]:
+            behind += 1
+    return before, behind
+
+
+def _before_character(table: ByteTable, ids: memoryview, place: tuple[int, int], count: int) -> tuple[int, int]:
+    """Return where the character begins that has `place[1]` others before it in its token."""
+    token, others = place
+    if token == len(ids):
+        return token, 0
+    for offset, byte in enumerate(table.pieces[ids[token]] or b""):
+        if byte & 0xC0 != 0x80:
+            if not others:
+                return token, offset
+            others -= 1
+    return token, 0
+
+
+def _behind_line(table: ByteTable, ids: memoryview, place: tuple[int, int], count: int) -> tuple[int, int]:
+    """Return the place behind the line break that is number `place[1]` of its token; `count` is 0 for the beginning."""
+    token, breaks = place
+    if not count or token == len(ids):
+        return token if count else 0, 0
+    piece, offset = table.pieces[ids[token]] or b"", 0
+    for _ in range(breaks):
+        offset = piece.index(b"\n", offset) + 1
+    return (token + 1, 0) if offset == len(piece) else (token, offset)
+
+
+def _line_starts(text: str) -> list[int]:
+    return [0, *(place + 1 for place, character in enumerate(text) if character == "\n"), len(text)]
