@@ -3,7 +3,8 @@
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -99,7 +100,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
             self._error = error
             raise
         tokens = _tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
-        self._meter.count(time.perf_counter() - began, int(batch["tokens"].numel()), tokens)
+        positions = int(batch["tokens"].numel())
+        self._meter.count(time.perf_counter() - began, positions, tokens, batch.get("fim", {}))
         self._state = batch["cursor"]
         self._log(batch)
         return batch
@@ -133,7 +135,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
         `tokens, sequences, steps, padding` (share of positions without a token; with `batch_by: documents` those of
         this rank, and `sequences` are documents), `sources: {name: {tokens, documents,
         epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
-        `positions_per_second`, `wait_seconds`.
+        `positions_per_second`, `wait_seconds`, and with fill-in-the-middle `fim: {rate, spm_rate, fallbacks, redraws,
+        whole, too_long, exempt, sources}`: shares of the pieces that were delivered, and counts (see
+        `assemble.fim_cuts.Counts`), the same for each source.
         """
         cursor = self._cursor()
         tokens = sum(past.tokens for past in cursor.sources.values())
@@ -297,14 +301,17 @@ class _Meter:
         self._positions = self._tokens = 0
         self._waited = 0.0
         self._began = 0.0
+        self._fim: dict[str, Counter[str]] = {}
 
-    def count(self, waited: float, positions: int, tokens: int) -> None:
+    def count(self, waited: float, positions: int, tokens: int, fim: Mapping[str, Mapping[str, int]]) -> None:
         if not self._batches:
             self._began = time.perf_counter() - waited
         self._batches += 1
         self._positions += positions
         self._tokens += tokens
         self._waited += waited
+        for name, counts in fim.items():
+            self._fim.setdefault(name, Counter()).update(counts)
 
     def padding(self) -> float:
         return 1 - self._tokens / self._positions if self._positions else 0.0
@@ -312,4 +319,17 @@ class _Meter:
     def read(self) -> dict[str, Any]:
         elapsed = time.perf_counter() - self._began
         rate = self._positions / elapsed if self._batches else 0.0
-        return {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}
+        told = {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}
+        if not self._fim:
+            return told
+        sources = {name: _rates(counts) for name, counts in self._fim.items()}
+        return told | {"fim": _rates(sum(self._fim.values(), Counter())) | {"sources": sources}}
+
+
+def _rates(counts: Counter[str]) -> dict[str, float]:
+    """Turn counts of fill-in-the-middle into what is told of them."""
+    rates = {
+        "rate": counts["transformed"] / max(1, counts["pieces"]),
+        "spm_rate": counts["spm"] / max(1, counts["transformed"]),
+    }
+    return rates | {name: counts[name] for name in ("fallbacks", "redraws", "whole", "too_long", "exempt")}

@@ -37,7 +37,7 @@ class BenchResult:
         decode_share: tokens_per_second over bare single-threaded zstd decoding of the same frames; null without
             compressed frames.
         steps, batches, tokens: how much was delivered to this rank. planned_documents_per_second: of the round planner
-            alone.
+            alone. fim: realised rates and counts of fill-in-the-middle; null without any.
     """
 
     tokens_per_second: float
@@ -55,6 +55,7 @@ class BenchResult:
     steps: int
     batches: int
     tokens: int
+    fim: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -87,6 +88,7 @@ def bench(
         measured = _deliver(loader, steps, first)
         limit_after = bare_decode_rate(loader.stream)
         planning = _planning_rate(loader.stream)
+        fim = loader.metrics().get("fim")
     if not measured.batches:
         raise ConfigError(
             f"the stream gave {measured.batches + 1} batch in {steps} steps; nothing can be measured; ask for more "
@@ -111,6 +113,7 @@ def bench(
         steps=steps,
         batches=measured.batches + 1,
         tokens=measured.tokens + _tokens_of(first),
+        fim=fim,
     )
 
 
