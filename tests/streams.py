@@ -4,10 +4,12 @@ Every token says where it belongs: `source << 28 | document << 12 | place in the
 back into the documents that it delivers, whatever the batch claims.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import yaml
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from streampipe import StreamConfig, config_from
 from streampipe.rng import raw_words
 from streampipe.shards import Document, InputEntry, Manifest, Pair, TokenizerInfo, encode_shard, write_manifest
 from streampipe.shards.manifest import MEMBERS_OF_KIND, length_histogram
+from streampipe.shards.tokenizer_hash import TOKENIZER_NAME, tokenizer_hashes
 from streampipe.storage import open_store
 
 SEQ_LENGTH = 128
@@ -67,6 +70,11 @@ def write_source(
     )
 
 
+def specials_of(tokenizer: bytes) -> dict[str, int]:
+    """Return the special tokens of a tokenizer.json."""
+    return {token["content"]: token["id"] for token in json.loads(tokenizer)["added_tokens"] if token["special"]}
+
+
 def write_documents(
     url: str | Path,
     documents: Sequence[Document | Pair],
@@ -78,9 +86,14 @@ def write_documents(
     backwards: bool = False,
     token_dtype: str = "uint32",
     compression: str = "zstd",
+    tokenizer: bytes | None = None,
+    build: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> str:
-    """Write a source of documents of one kind, in equal shards or in shards of `sizes` documents; return its URL."""
+    """Write a source of documents of one kind, in equal shards or in shards of `sizes` documents; return its URL.
+
+    `tokenizer` is a tokenizer.json to put beside them, `build` what the manifest says of how they were made.
+    """
     store = open_store(str(url), options)
     settings |= {"token_dtype": token_dtype, "compression": compression}
     places = np.arange(len(documents))
@@ -93,7 +106,10 @@ def write_documents(
         store.write(shard.shard_name, shard.shard_bytes)
         store.write(shard.index_name, shard.index_bytes)
     largest = 2**16 - 1 if token_dtype == "uint16" else 2**31 - 1
-    tokenizer = TokenizerInfo("a" * 64, core_hash, largest + 1, largest, 0, None, None, {})
+    info = TokenizerInfo("a" * 64, core_hash, largest + 1, largest, 0, None, None, {})
+    if tokenizer is not None:
+        store.write(TOKENIZER_NAME, tokenizer)
+        info = msgspec.structs.replace(info, hash=tokenizer_hashes(tokenizer)[0], special_tokens=specials_of(tokenizer))
     kind = documents[0].kind
     write_manifest(
         store,
@@ -102,12 +118,12 @@ def write_documents(
             compression=compression,
             token_dtype=token_dtype,
             members=MEMBERS_OF_KIND[kind],
-            tokenizer=tokenizer,
+            tokenizer=info,
             splits={"train": [shard.entry for shard in encoded]},
             histogram={"train": length_histogram(np.array([document.length for document in documents]))},
             counts={"documents": len(documents)},
             inputs=[InputEntry("corpus.jsonl", 12, "c" * 64)],
-            build={"seed": 1},
+            build={"seed": 1} | dict(build or {}),
         ),
     )
     return str(url)

@@ -1,0 +1,289 @@
+"""Cuts inside tokens: the text comes back, and every part has the ids that it has alone."""
+
+import json
+import random
+from array import array
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fim.parts import PREFIX, pieces_of
+from fim.tokenizers_of import BY_WINDOWS, EVERY, LINES, WHOLE
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import same_batch, sequences_of, take, take_all_ranks
+from streams import SEQ_LENGTH, raw_stream, specials_of, write_documents
+from tokenizers import Tokenizer
+
+from streampipe import ConfigError, build_loader, config_from
+from streampipe.assemble.fim_cuts import Counts, Text, at_tokens
+from streampipe.assemble.fim_text import TextCutter
+from streampipe.encoder import open_encoder
+from streampipe.rng import drawn_pairs, raw_words
+from streampipe.shards import Document
+
+HARD = [
+    *"abZ _()=.,;'\"/1\n\t",
+    *(
+        "  ",
+        "\r\n",
+        "'s",
+        "'LL",
+        "é",
+        "e\u0301",
+        "ß",
+        "你",
+        "好",
+        "，",
+        "。",
+        "ー",
+        "カ",
+        "😀",
+        "👩‍👩‍👧",
+        "\u200d",
+        "\u3000",
+    ),
+    *("ا", "ǅ", "123", "hello", " World", "<tool_call>", "<|endoftext|>", "<think>"),
+]
+TEXTS = st.lists(st.sampled_from(HARD), max_size=60).map("".join)
+FORM = "I"
+
+
+@cache
+def encoder(name):
+    data = EVERY[name]()
+    special = {
+        token["content"]: token["id"]
+        for token in json.loads(data)["added_tokens"]
+        if token["special"] or token["content"].startswith(("<|", "<｜"))
+    }
+    return open_encoder(data, special, "$.fim")
+
+
+@cache
+def cutter(name, level):
+    return TextCutter(encoder(name), level, None, FORM)
+
+
+def cut(name, level, text, word, room=10**9, counts=None):
+    """Return the ids of the text, and of prefix, suffix and middle."""
+    ids = encoder(name).encode(text, first=True)
+    draws = drawn_pairs(raw_words(1, word), 8).tolist()[0]
+    parts = cutter(name, level).parts(Text(memoryview(array(FORM, ids)), True, draws), room, counts or Counts())
+    return ids, [[i for chunk in part for i in chunk] for part in parts]
+
+
+@cache
+def library(name):
+    return Tokenizer.from_str(EVERY[name]().decode())
+
+
+def decoded(name, prefix, rest):
+    """Return the text of parts. Only a prefix has the space that some tokenizers put before a document."""
+    ids = prefix + rest if prefix else encoder(name).encode("a", first=True) + rest
+    text = library(name).decode(ids, skip_special_tokens=False)
+    return text if prefix else text.removeprefix(" ").removeprefix("a")
+
+
+def assert_as_alone(name, level, text, word):
+    counts = Counts()
+    ids, (prefix, suffix, middle) = cut(name, level, text, word, counts=counts)
+    own, table = encoder(name), encoder(name).table
+    whole, *texts = (b"".join(table.pieces[i] for i in part).decode() for part in (ids, prefix, middle, suffix))
+    assert "".join(texts) == whole
+    assert [own.encode(part, first=False) for part in texts] == [prefix, middle, suffix]
+    assert counts.whole == counts.fallbacks == 0
+
+
+@pytest.mark.parametrize("level", ["character", "line"])
+@pytest.mark.parametrize("name", BY_WINDOWS)
+@given(text=TEXTS, word=st.integers(0, 2**32))
+def test_parts_of_hard_texts_have_the_ids_that_they_have_alone(name, level, text, word):
+    if encoder(name).encode(text, first=True):
+        assert_as_alone(name, level, text, word)
+
+
+@cache
+def real_texts():
+    """Python sources of the standard library, in stretches of 2,000 characters."""
+    files = sorted(Path(json.__file__).parents[1].glob("*.py"))
+    text = "".join(path.read_text(errors="ignore") for path in files)[:1_200_000]
+    return [text[at : at + 2000] for at in range(0, len(text), 2000)]
+
+
+@pytest.mark.parametrize("name", BY_WINDOWS)
+def test_a_few_thousand_cuts_of_real_texts_are_as_if_encoded_whole(name):
+    for number, text in enumerate(real_texts()):
+        assert_as_alone(name, "character", text, number)
+
+
+@pytest.mark.parametrize("level", ["character", "line", "token"])
+@pytest.mark.parametrize("name", EVERY)
+@given(text=st.lists(st.sampled_from(LINES), max_size=3).map("".join), word=st.integers(0, 2**32), tail=TEXTS)
+def test_parts_put_back_are_the_text(name, level, text, word, tail):
+    if name != "sentencepiece":  # it has no bytes to fall back to
+        text += tail
+    ids, (prefix, suffix, middle) = cut(name, level, text, word) if text else ([], ([], [], []))
+    assert prefix + middle + suffix == ids or decoded(name, prefix, middle + suffix) == decoded(name, ids, [])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_other_tokenizers_encode_whole_texts_and_say_so(name):
+    counts = Counts()
+    cut(name, "character", LINES[0], 3, counts=counts)
+    assert counts.whole == 1
+    assert encoder(name).table is None
+
+
+def test_no_space_is_invented_before_middle_and_suffix():
+    own = encoder("sentencepiece")
+    whole = own.text_of(own.encode("return name", first=True), first=True)
+    assert whole == "return name"
+    assert own.encode("urn", first=False) != own.encode("urn", first=True)
+    assert library("sentencepiece").id_to_token(own.encode("urn", first=False)[0])[0] != "▁"
+
+
+def test_cuts_are_drawn_again_until_they_have_room_then_made_at_tokens():
+    name, text = "cl100k", LINES[0] * 3
+    tight, roomy = Counts(), Counts()
+    for word in range(200):
+        ids, parts = cut(name, "character", text, word, room=len(encoder(name).encode(text, first=True)), counts=tight)
+        assert sum(map(len, parts)) == len(ids)
+        _, parts = cut(name, "character", text, word, room=len(ids) + 4, counts=roomy)
+        assert sum(map(len, parts)) <= len(ids) + 4
+    assert tight.redraws > 400
+    assert roomy.redraws < 40
+    assert tight.fallbacks > roomy.fallbacks == 0
+
+
+def test_ids_that_are_no_text_are_cut_between_tokens():
+    table = encoder("gpt2").table
+    half = table.pieces.index(b"\xe4")
+    text = Text(memoryview(array(FORM, [half] * 9)), False, [[2**31, 2**32 - 1]] * 8)
+    counts = Counts()
+    assert cutter("gpt2", "character").parts(text, 20, counts) == at_tokens(text)
+    assert counts.fallbacks == 1
+
+
+@pytest.fixture(scope="module", params=["cl100k", "sentencepiece"])
+def corpus(request, tmp_path_factory):
+    """A source of real text with its tokenizer."""
+    folder, name = tmp_path_factory.mktemp("text"), request.param
+    rng = random.Random(5)
+    texts = ["".join(rng.choice(LINES) for _ in range(rng.randrange(1, 5))) for _ in range(150)]
+    data = EVERY[name]()
+    end = json.loads(data)["added_tokens"]
+    end = next(token["id"] for token in end if token["content"] == "<|endoftext|>")
+    own = open_encoder(data, specials_of(data), "$")
+    documents = [np.array([*own.encode(text, first=True), end], np.uint16) for text in texts]
+    write_documents(
+        folder / "code",
+        [Document(f"{i:06d}", ids) for i, ids in enumerate(documents)],
+        token_dtype="uint16",
+        tokenizer=data,
+        build={"eos": "<|endoftext|>", "bos": None},
+    )
+    return folder, name, documents
+
+
+def stream(folder, changes=None, epochs=1, **fim):
+    fields = ["tokens", "labels", "position_ids", "loss_mask", "fim_parts"]
+    raw = raw_stream(folder, {"batch.fields": fields} | (changes or {}))
+    fim = {"rate": 0.6, "sentinels": "starcoder"} | fim
+    raw["sources"] = [{"name": "code", "path": f"{folder}/code", "epochs": epochs, "fim": fim}]
+    return config_from(raw)
+
+
+@pytest.mark.parametrize("level", ["character", "line"])
+def test_a_stream_gives_every_text_back(corpus, level):
+    folder, name, documents = corpus
+    parts = {}
+    for batch in take(stream(folder, level=level), None):
+        assert batch["loss_tokens"] == batch["loss_mask"].sum()
+        for piece in pieces_of(batch):
+            parts.setdefault(piece.document, []).append(piece)
+            if piece.transformed and len(documents[piece.document]) <= SEQ_LENGTH:
+                assert piece.tokens[-1] == documents[piece.document][-1], "the end token stays last"
+    for document, ids in enumerate(documents):
+        if len(parts[document]) == 1:
+            (piece,), whole = parts[document], ids.tolist()
+            split = len(piece.of(PREFIX)) if piece.transformed else len(whole)
+            assert piece.restored() == whole or (
+                decoded(name, piece.restored()[:split], piece.restored()[split:]) == decoded(name, whole, [])
+            )
+    assert sum(piece.transformed for own in parts.values() for piece in own) > 40
+
+
+def test_trained_tokens_are_known_before_the_text_is(corpus):
+    """A cut at a character adds tokens; as many are left without loss before the middle, so a step's count is exact."""
+    steps = {}
+    for batches in take_all_ranks(stream(corpus[0], {"batch.global_batch_size": 4}), 2):
+        for batch in batches:
+            steps.setdefault((batch["step"], batch["step_loss_tokens"]), []).append(batch["loss_tokens"])
+    assert all(sum(counts) == due for (_, due), counts in steps.items())
+
+
+@pytest.mark.parametrize("labels", ["aligned", "unshifted"])
+def test_exempt_texts_are_left_alone_and_the_count_stays_exact(corpus, labels):
+    folder, name, documents = corpus
+    config = stream(folder, {"batch.labels": labels}, rate=1, no_prefix="def main")
+    counts, steps = {}, {}
+    for batch in take(config, None):
+        steps.setdefault((batch["step"], batch["step_loss_tokens"]), []).append(batch["loss_tokens"])
+        assert batch["loss_tokens"] == batch["loss_mask"].sum()
+        counts = {key: counts.get(key, 0) + number for key, number in batch["fim"]["code"].items()}
+        for piece in pieces_of(batch):
+            if piece.transformed and piece.restored() == documents[piece.document].tolist():
+                text = encoder(name).text_of(documents[piece.document][:-1].tolist(), first=True)
+                assert not text.startswith("def main")
+    assert all(sum(found) == due for (_, due), found in steps.items())
+    assert counts["exempt"] > 10
+
+
+def test_text_streams_are_the_same_on_any_topology_and_resume(corpus):
+    config = stream(corpus[0])
+    whole = take(config, None)
+    ranks = take_all_ranks(config, 4)
+    assert sequences_of([b for batches in ranks for b in batches], SEQ_LENGTH) == sequences_of(whole, SEQ_LENGTH)
+    future = take(config, None, cursor=whole[7]["cursor"])
+    assert all(same_batch(a, b) for a, b in zip(future, whole[8:], strict=True))
+    workers = take(stream(corpus[0], {"loader.num_workers": 2}), 8)
+    assert all(same_batch(a, b) for a, b in zip(workers, whole, strict=False))
+
+
+def test_metrics_tell_what_was_done(corpus):
+    with build_loader(stream(corpus[0], rate=1)) as loader:
+        for _ in zip(range(10), loader, strict=False):
+            pass
+        told = loader.metrics()["fim"]
+    assert told["rate"] > 0.5
+    assert 0 < told["spm_rate"] < 1
+    assert told["sources"]["code"]["rate"] == told["rate"]
+
+
+@pytest.mark.parametrize(
+    ("fim", "told"),
+    [
+        ({"sentinels": "deepseek"}, "has no token '<｜fim▁begin｜>' for the prefix, closest are '<fim_"),
+        ({"sentinels": "starcodr"}, "there is no preset 'starcodr', perhaps 'starcoder'"),
+        ({"sentinels": {"prefix": 5, "suffix": 5, "middle": 6}}, "two roles share an id"),
+        ({"sentinels": {"prefix": 5, "suffix": 10**6}}, "the id 1000000 of the suffix is not within"),
+        ({"sentinels": {"prefix": 5, "suffix": 6}, "level": "token"}, "MID has no token"),
+        ({"loss": "middle"}, "level: character does not allow"),
+        ({"rate": 1.5}, "must be within 0 and 1"),
+        ({"psm": ["PRE", "prefix", "middle", "suffix"]}, "a template begins with"),
+        ({"no_prefix": ""}, "every text begins with nothing"),
+        ({"split_on": "<file_sep>"}, "this release does not build it yet"),
+        ({"compat": "megatron"}, "this release does not build it yet"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_cure(corpus, fim, told):
+    with pytest.raises(ConfigError) as caught, build_loader(stream(corpus[0], **fim)):
+        pass
+    assert told in str(caught.value)
+
+
+def test_documents_that_are_cut_anywhere_have_no_middle(corpus):
+    with pytest.raises(ConfigError, match="concat cuts them anywhere"):
+        stream(corpus[0], {"packing.policy": "concat"})

