@@ -170,6 +170,22 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             found.append((start, config))
         return found
 
+    def _check_order(self) -> None:
+        if self.batch.batch_by == "documents" and self.plan.balanced:
+            raise ConfigError(
+                "$.plan.balance: `cost` orders sequences, but batch_by: documents balances each step by itself; "
+                "set plan.balance: off"
+            )
+        if self.batch.batch_by == "documents" and self.packing.overlong == "split":
+            raise ConfigError(
+                "$.packing.overlong: batch_by: documents counts whole documents; choose drop, truncate or error"
+            )
+        if self.plan.balanced and all(self.shuffle_of(number) is None for number in range(len(self.sources))):
+            raise ConfigError(
+                "$.plan.balance: `cost` orders sequences by cost, but shuffle is false in every source, which asks for "
+                "the order of the manifest; set plan.balance: off, or shuffle"
+            )
+
     def check(self) -> None:
         """Refuse what has no meaning.
 
@@ -192,20 +208,7 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     "anywhere, sentinels from their parts; choose best_fit"
                 )
             self.shuffle_of(number)
-        if self.batch.batch_by == "documents" and self.plan.balanced:
-            raise ConfigError(
-                "$.plan.balance: `cost` orders sequences, but batch_by: documents balances each step by itself; "
-                "set plan.balance: off"
-            )
-        if self.batch.batch_by == "documents" and self.packing.overlong == "split":
-            raise ConfigError(
-                "$.packing.overlong: batch_by: documents counts whole documents; choose drop, truncate or error"
-            )
-        if self.plan.balanced and all(self.shuffle_of(number) is None for number in range(len(self.sources))):
-            raise ConfigError(
-                "$.plan.balance: `cost` orders sequences by cost, but shuffle is false in every source, which asks for "
-                "the order of the manifest; set plan.balance: off, or shuffle"
-            )
+        self._check_order()
         names = [source.name for source in self.sources]
         phases = self.in_phases()
         step_size(self.batch).check([config.seq_length for _, config in phases])

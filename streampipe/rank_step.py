@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.address import Addressed
-from streampipe.assemble.batch import assemble
+from streampipe.assemble.batch import Paper, assemble
 from streampipe.assemble.fim import transform
 from streampipe.assemble.segments import Segments
 from streampipe.cursor import Cursor
@@ -137,8 +137,8 @@ def micro_batch_of(
     segments, views, marks = transform(
         segments, share.views(), stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
     )
-    shape = (size, share.step.seq_length)
-    batch = assemble(segments, views, shape, batch_config, stream.pad_id, buffers, marks)
+    paper = Paper(size, share.step.seq_length, stream.pad_id)
+    batch = assemble(segments, views, paper, batch_config, buffers, marks)
     if stream.fim_sources:
         batch["fim"] = {stream.config.sources[n].name: asdict(done) for n, done in sorted(marks.counts.items())}
     if stream.sources[0].members == 2:

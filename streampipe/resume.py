@@ -131,9 +131,7 @@ def plan_run(
     return Run(planner, list(phases), decided, sources, numbers, fim)
 
 
-def _layout(
-    phase: StreamConfig, packing: PackingConfig, fim: tuple[FimPlan | None, ...], *, shuffled: bool
-) -> Layout:
+def _layout(phase: StreamConfig, packing: PackingConfig, fim: tuple[FimPlan | None, ...], *, shuffled: bool) -> Layout:
     if phase.batch.batch_by == "documents":
         # The canonical order is one of documents; a step packs its own.
         packing = msgspec.structs.replace(packing, policy="none")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,19 @@ IGNORED = -100
 NO_MARKS = Marks()
 
 
+class Paper(NamedTuple):
+    """What a micro batch is written on: rows of positions, and the id that stands where no token is."""
+
+    rows: int
+    seq_length: int
+    pad_id: int
+
+
 def assemble(
     segments: Segments,
     frames: Frames,
-    shape: tuple[int, int],
+    paper: Paper,
     config: BatchConfig,
-    pad_id: int,
     buffers: FrameBuffers,
     marks: Marks = NO_MARKS,
 ) -> dict[str, Any]:
@@ -31,9 +38,8 @@ def assemble(
         segments: its pieces.
         frames: each decoded frame as a memoryview of token ids, headers included, all of one format; `segments.offset`
             counts its elements.
-        shape: rows and positions of a row; T is their product.
+        paper: rows and positions of a row, whose product is T, and the id that stands where no token is.
         config: layout, fields, labels and token_dtype are read.
-        pad_id: the id that stands where no token is.
         buffers: memory for the per-token arrays, used again when a batch has been given up.
         marks: of the pieces that fill-in-the-middle transformed.
 
@@ -46,6 +52,7 @@ def assemble(
         Both: `loss_tokens`, the trained positions of this micro batch. Masks come from positions, never from token
             values.
     """
+    shape, pad_id = (paper.rows, paper.seq_length), paper.pad_id
     if config.layout == "sbhd":
         segments = _one_per_row(segments, shape[1])
     ground = lay_out(segments, *shape)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampipe.assemble.batch import IGNORED
+from streampipe.assemble.batch import IGNORED, Paper
 from streampipe.assemble.batch import assemble as assemble_views
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.segments import Segments
@@ -14,7 +14,8 @@ from streampipe.shards.buffers import FrameBuffers
 
 
 def assemble(pieces, frames, shape, config, pad_id):
-    return assemble_views(pieces, [memoryview(frame) for frame in frames], shape, config, pad_id, FrameBuffers())
+    views = [memoryview(frame) for frame in frames]
+    return assemble_views(pieces, views, Paper(*shape, pad_id), config, FrameBuffers())
 
 
 ALL = ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")
