@@ -1,6 +1,7 @@
 """What one rank gets of one step: its pieces, micro batch after micro batch."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -126,21 +127,20 @@ def micro_batch_of(
     size, micro_batches = batch_config.micro_batch_size, share.micro_batches
     lo, hi = int(share.bounds[number]), int(share.bounds[number + 1])
     whole = share.segments
-    row, *others = (getattr(whole, name)[lo:hi] for name in _NAMES)
+    columns: dict[str, Any] = {name: getattr(whole, name)[lo:hi] for name in whole.arrays()}
+    columns["row"] = columns["row"] - number * size
     trained = whole.trained
     if trained is not None:
         trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
-    segments = replace(Segments(row - number * size, *others), trained=trained)
-    if whole.fim is not None and whole.trained_count is not None:
-        segments = replace(segments, fim=whole.fim[lo:hi], trained_count=whole.trained_count[lo:hi])
-    multiple = stream.planner.layout(share.rounds[0].plan.round).packing.document_multiple
+    segments = Segments(**columns, trained=trained)
+    multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
     segments, views, marks = transform(
         segments, share.views(), stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
     )
     paper = Paper(size, share.step.seq_length, stream.pad_id)
     batch = assemble(segments, views, paper, batch_config, buffers, marks)
     if stream.fim_sources:
-        batch["fim"] = {stream.config.sources[n].name: asdict(done) for n, done in sorted(marks.counts.items())}
+        batch["fim"] = {stream.config.sources[n].name: vars(done) for n, done in sorted(marks.counts.items())}
     if stream.sources[0].members == 2:
         batch["pair_ids"] = batch["document_ids"]
     batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
@@ -152,10 +152,6 @@ def micro_batch_of(
         within = [number + 1, topology.dp_size, size, share.step.global_batch_size]
         batch["cursor"] = {**share.before, "within": within}
     return batch
-
-
-_OPTIONAL = ("trained", "fim", "trained_count")
-_NAMES = tuple(field.name for field in fields(Segments) if field.name not in _OPTIONAL)
 
 
 def _parts(step: StepPlan, taken: _Taken, rounds: tuple[Addressed, ...]) -> list[Segments]:
@@ -202,8 +198,8 @@ def _joined(parts: list[Segments]) -> Segments:
         return parts[0]
     row = np.concatenate([part.row for part in parts])
     order = np.argsort(row, kind="stable")
-    names = _NAMES if parts[0].fim is None else (*_NAMES, "fim", "trained_count")
-    joined = Segments(**{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names})
+    columns = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in parts[0].arrays()}
+    joined = Segments(**columns)
     spans: list[NDArray[np.int64]] = []
     shift = 0
     for part in parts:

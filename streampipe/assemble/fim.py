@@ -5,14 +5,14 @@ included, sees pieces like any other, and pieces without fill-in-the-middle take
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampipe.assemble.fim_cuts import DRAWS, Counts, Cutter, Parts, Text
+from streampipe.assemble.fim_cuts import Counts, Cutter, Parts, Text
 from streampipe.assemble.segments import Frames, Segments
-from streampipe.rng import drawn_pairs
 
 # The bits of a choice, as `plan.fim` draws it; the two rooms meet in these numbers.
 _ORDER_BITS, _TOO_LONG, _BEGINNING, _END = 3, 3, 4, 8
@@ -26,7 +26,7 @@ class Order:
 
     items: tuple[int | memoryview, ...]
 
-    @property
+    @cached_property
     def added(self) -> int:
         """Tokens that are in no part."""
         return sum(len(item) for item in self.items if isinstance(item, memoryview))
@@ -52,18 +52,18 @@ class SourceFim:
 
 @dataclass
 class Marks:
-    """What a batch must know of its transformed pieces: one entry for each of them.
+    """What a batch must know of its transformed pieces.
 
     Attributes:
-        piece: which of the segments it is.
-        runs: kinds of tokens and where each run of them ends, in tokens of the piece.
-        untrained: the tokens `[begin, end)` that are no target although a token stands before them.
+        piece: which of the segments they are.
+        runs: of each, kinds of tokens and where each run of them ends, in tokens of the piece.
+        untrained: by piece, the tokens `[begin, end)` that are no target although a token stands before them.
         counts: what was done, by source number.
     """
 
     piece: list[int] = field(default_factory=list)
     runs: list[list[tuple[int, int]]] = field(default_factory=list)
-    untrained: list[tuple[int, int]] = field(default_factory=list)
+    untrained: dict[int, tuple[int, int]] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)
 
 
@@ -85,89 +85,110 @@ def transform(
     marks = Marks()
     if segments.fim is None or segments.trained_count is None:
         return segments, frames, marks
-    _count_all(segments, sources, marks)
-    order = (segments.fim & np.uint64(_ORDER_BITS)).astype(np.int64)
-    chosen = np.flatnonzero((order > 0) & (order < _TOO_LONG))
-    if not len(chosen):
+    rows = _chosen(segments, sources, marks)
+    if not rows:
         return segments, frames, marks
+    chosen = np.array(rows)
     room = segments.slot[chosen]
     begins = np.cumsum(room) - room
-    made = np.empty(int(room.sum()), frames[int(segments.frame[chosen[0]])].format)
-    ends = _write_all(segments, frames, sources, made.data, (chosen, begins, room), marks)
-    done = ends >= 0
+    made = np.empty(int(room.sum()), frames[int(segments.frame[rows[0]])].format)
+    places = zip(rows, begins.tolist(), room.tolist(), segments.trained_count[chosen].tolist(), strict=True)
+    writer = _Writer(segments, frames, sources, made.data, marks)
+    ends = np.array([writer.write(*place) for place in places], np.int64)
     offset, length, frame = segments.offset.copy(), segments.length.copy(), segments.frame.copy()
     goes_on, slot = segments.goes_on.copy(), segments.slot.copy()
-    offset[chosen[done]], frame[chosen[done]] = begins[done], len(frames)
-    length[chosen[done]] = (ends - begins)[done]
-    goes_on[chosen[done]] = False
-    slot[chosen] = -(-length[chosen] // multiple) * multiple
-    moved = replace(segments, offset=offset, length=length, frame=frame, goes_on=goes_on, slot=slot)
-    if segments.trained is not None:
-        moved = replace(moved, trained=_trained(segments.trained, length, marks, aligned=aligned))
+    done = chosen if len(marks.piece) == len(rows) else np.array(marks.piece, np.int64)
+    offset[done], frame[done] = begins[ends >= 0], len(frames)
+    length[done] = (ends - begins)[ends >= 0]
+    goes_on[done] = False
+    slot[chosen] = length[chosen] if multiple == 1 else np.minimum(room, -(-length[chosen] // multiple) * multiple)
+    trained = segments.trained
+    if trained is not None:
+        trained = _trained(trained, length, marks, aligned=aligned)
+    s = segments
+    moved = Segments(s.row, frame, offset, length, slot, goes_on, s.source, s.epoch, s.document, trained)
     return moved, [*frames, made.data], marks
 
 
-def _count_all(segments: Segments, sources: Mapping[int, SourceFim], marks: Marks) -> None:
-    order = segments.fim & np.uint64(_ORDER_BITS) if segments.fim is not None else np.empty(0, np.uint64)
-    for number in sources:
-        own = segments.source == number
-        too_long = int((order[own] == np.uint64(_TOO_LONG)).sum())
-        marks.counts[number] = Counts(pieces=int(own.sum()), too_long=too_long)
+def _chosen(segments: Segments, sources: Mapping[int, SourceFim], marks: Marks) -> list[int]:
+    """Return the pieces that are to be transformed, and count all of each source."""
+    marks.counts |= {number: Counts() for number in sources}
+    rows: list[int] = []
+    words = segments.fim.tolist() if segments.fim is not None else []
+    for piece, (number, word) in enumerate(zip(segments.source.tolist(), words, strict=True)):
+        if number in sources:
+            counts = marks.counts[number]
+            counts.pieces += 1
+            if word & _ORDER_BITS == _TOO_LONG:
+                counts.too_long += 1
+            elif word:
+                rows.append(piece)
+    return rows
 
 
-def _write_all(
-    segments: Segments,
-    frames: Frames,
-    sources: Mapping[int, SourceFim],
-    out: memoryview,
-    chosen: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
-    marks: Marks,
-) -> NDArray[np.int64]:
-    """Write the transformed pieces, each at its place; return where each ends, -1 for one that was left alone."""
-    pieces, begins, rooms = chosen
-    words = segments.fim[pieces] if segments.fim is not None else np.empty(0, np.uint64)
-    planned = segments.trained_count[pieces] if segments.trained_count is not None else begins
-    draws = drawn_pairs(words, DRAWS).tolist()
-    columns = (getattr(segments, name)[pieces].tolist() for name in ("source", "frame", "offset", "length"))
-    ends: list[int] = []
-    for number, (piece, begin, room, word, due, source, frame, offset, length) in enumerate(
-        zip(*(array.tolist() for array in (pieces, begins, rooms, words, planned)), *columns, strict=True)
-    ):
-        own, counts, view = sources[source], marks.counts[source], frames[frame]
+class _Writer:
+    """Writes transformed pieces, each at its place."""
+
+    def __init__(
+        self, segments: Segments, frames: Frames, sources: Mapping[int, SourceFim], out: memoryview, marks: Marks
+    ) -> None:
+        self._frames = frames
+        self._sources = sources
+        self._out = out
+        self._marks = marks
+        names = ("fim", "source", "frame", "offset", "length")
+        self._words, self._source, self._frame, self._offset, self._length = (
+            getattr(segments, name).tolist() for name in names
+        )
+
+    def write(self, piece: int, begin: int, room: int, due: int) -> int:
+        """Write a piece at `begin`, in `room`, with `due` trained tokens; return where it ends, -1 if left alone."""
+        word, number, offset, length = (
+            self._words[piece],
+            self._source[piece],
+            self._offset[piece],
+            self._length[piece],
+        )
+        own, counts, view = self._sources[number], self._marks.counts[number], self._frames[self._frame[piece]]
         order = own.orders[(word & _ORDER_BITS) - 1]
         first = offset + (own.start if word & _BEGINNING else 0)
         last = offset + length - (own.end if word & _END else 0)
-        text = Text(view[first:last], bool(word & _BEGINNING), draws[number])
+        text = Text(view[first:last], bool(word & _BEGINNING), word)
         parts = own.cutter.parts(text, room - order.added - (length - (last - first)), counts)
         if parts is None:
-            ends.append(-1)
-            continue
-        head, tail = view[offset:first], view[last : offset + length]
-        end, runs = _write(out, begin, (head, tail), order, parts)
-        middle = next((stop for kind, stop in reversed(runs) if kind not in (MIDDLE, NONE)), 1)
+            return -1
+        end, middle, runs = _write(
+            self._out, begin, (view[offset:first], view[last : offset + length]), order.items, parts
+        )
         surplus = middle - 1 if own.middle_only else end - begin - 1 - due
-        unseen = max(1, middle - surplus)
+        if surplus:
+            unseen = max(1, middle - surplus)
+            self._marks.untrained[piece] = (unseen, unseen + surplus)
         counts.transformed += 1
         counts.spm += (word & _ORDER_BITS) - 1
-        marks.piece.append(piece)
-        marks.runs.append(runs)
-        marks.untrained.append((unseen, unseen + surplus))
-        ends.append(end)
-    return np.array(ends, np.int64)
+        self._marks.piece.append(piece)
+        self._marks.runs.append(runs)
+        return end
 
 
 def _write(
-    out: memoryview, begin: int, outside: tuple[memoryview, memoryview], order: Order, parts: Parts
-) -> tuple[int, list[tuple[int, int]]]:
-    """Write one piece; return where it ends, and the runs of kinds in it."""
-    at = begin
+    out: memoryview,
+    begin: int,
+    outside: tuple[memoryview, memoryview],
+    items: tuple[int | memoryview, ...],
+    parts: Parts,
+) -> tuple[int, int, list[tuple[int, int]]]:
+    """Write one piece; return where it ends, tokens before its middle, and the runs of kinds in it."""
+    at = stop = begin
     runs: list[tuple[int, int]] = []
     if len(outside[0]):
         out[at : at + 1] = outside[0]
         at += 1
         runs.append((NONE, 1))
-    for item in order.items:
+    middle = 0
+    for item in items:
         if isinstance(item, int):
+            middle = at - begin  # the middle comes last
             for chunk in parts[item - 1]:
                 stop = at + len(chunk)
                 out[at:stop] = chunk
@@ -182,17 +203,13 @@ def _write(
         out[at : at + 1] = outside[1]
         at += 1
         runs.append((NONE, at - begin))
-    return at, runs
+    return at, middle, runs
 
 
 def label_gaps(marks: Marks, *, aligned: bool) -> list[tuple[int, int, int]]:
-    """Return, for each transformed piece with some, the positions `[begin, end)` of it that have no trained label."""
+    """Return the positions `[begin, end)` of transformed pieces that have no trained label: piece, begin, end."""
     lead = 1 if aligned else 0
-    return [
-        (piece, begin - lead, end - lead)
-        for piece, (begin, end) in zip(marks.piece, marks.untrained, strict=True)
-        if begin < end
-    ]
+    return [(piece, begin - lead, end - lead) for piece, (begin, end) in marks.untrained.items()]
 
 
 def _trained(spans: NDArray[np.int64], length: NDArray[np.int64], marks: Marks, *, aligned: bool) -> NDArray[np.int64]:
@@ -200,7 +217,8 @@ def _trained(spans: NDArray[np.int64], length: NDArray[np.int64], marks: Marks, 
     lead = 1 if aligned else 0
     own = [
         (piece, begin, end)
-        for piece, (first, last) in zip(marks.piece, marks.untrained, strict=True)
+        for piece in marks.piece
+        for first, last in (marks.untrained.get(piece, (1, 1)),)
         for begin, end in ((1 - lead, first - lead), (last - lead, int(length[piece]) - lead))
         if begin < end
     ]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from streampipe.rng import sorted_cut
+
 # Pairs of cuts that are tried before a text is cut at token borders.
 DRAWS = 8
 # Prefix, suffix and middle, each as stretches of ids of the stored format, one after the other.
@@ -15,12 +17,12 @@ class Text(NamedTuple):
     Attributes:
         ids: as stored.
         beginning: whether it is where its document begins.
-        draws: `DRAWS` pairs of 32 random bits, for one try after the other.
+        word: what cuts are drawn from.
     """
 
     ids: memoryview
     beginning: bool
-    draws: list[list[int]]
+    word: int
 
 
 @dataclass
@@ -62,14 +64,8 @@ class TokenCutter:
         return at_tokens(text)
 
 
-def cuts(draw: list[int], most: int) -> tuple[int, int]:
-    """Return two places within 0 and `most`, sorted; as `rng.sorted_cuts`."""
-    one, other = draw[0] * (most + 1) >> 32, draw[1] * (most + 1) >> 32
-    return (one, other) if one <= other else (other, one)
-
-
 def at_tokens(text: Text) -> Parts:
     """Cut a text at the token borders that were drawn."""
     ids = text.ids
-    first, last = cuts(text.draws[0], len(ids))
+    first, last = sorted_cut(text.word, len(ids))
     return (ids[:first],), (ids[last:],), (ids[first:last],)

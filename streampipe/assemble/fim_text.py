@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from streampipe.assemble.byte_table import ByteTable
-from streampipe.assemble.fim_cuts import Counts, Parts, Text, at_tokens, cuts
+from streampipe.assemble.fim_cuts import DRAWS, Counts, Parts, Text, at_tokens
+from streampipe.rng import sorted_cut
 
 # Encoded windows that are remembered; many are short words.
 _REMEMBERED = 100_000
@@ -81,8 +82,8 @@ class TextCutter:
         units = (table.lines if by_line else table.characters)[np.frombuffer(ids, self._form)]
         before = np.cumsum(units)
         most = int(before[-1]) + by_line
-        for draw in text.draws:
-            drawn = cuts(draw, most)
+        for draw in range(DRAWS):
+            drawn = sorted_cut(text.word, most, draw)
             at = before.searchsorted(drawn, "left" if by_line else "right").tolist()
             find = _behind_line if by_line else _before_character
             one, other = (
@@ -125,8 +126,8 @@ class TextCutter:
         if whole is None:
             return None
         places = range(len(whole) + 1) if self._level == "character" else _line_starts(whole)
-        for draw in text.draws:
-            one, other = (places[at] for at in cuts(draw, len(places) - 1))
+        for draw in range(DRAWS):
+            one, other = (places[at] for at in sorted_cut(text.word, len(places) - 1, draw))
             texts = ((whole[:one], text.beginning), (whole[other:], False), (whole[one:other], False))
             prefix, suffix, middle = (self._encoder.encode(part, first=first) for part, first in texts)
             if len(text.ids) <= len(prefix) + len(middle) + len(suffix) <= room:

@@ -40,6 +40,14 @@ class Segments:
     def __len__(self) -> int:
         return len(self.row)
 
+    def arrays(self) -> tuple[str, ...]:
+        """Return the names of the arrays that have an element for each piece."""
+        return _ALWAYS if self.fim is None else _WITH_FIM
+
+
+_ALWAYS = ("row", "frame", "offset", "length", "slot", "goes_on", "source", "epoch", "document")
+_WITH_FIM = (*_ALWAYS, "fim", "trained_count")
+
 
 @dataclass(frozen=True)
 class Ground:

@@ -222,3 +222,32 @@ def test_start_and_end_tokens_stay_outside(tmp_path, loss):
         assert piece.restored() == texts[piece.document].tolist()
     assert len(met) == 40
     assert sum(b["loss_tokens"] for b in batches) == sum({b["step"]: b["step_loss_tokens"] for b in batches}.values())
+
+
+@pytest.mark.parametrize("labels", ["aligned", "unshifted"])
+@pytest.mark.parametrize("loss", ["all", "middle"])
+def test_texts_with_a_middle_blend_with_conversations(folder, tmp_path, labels, loss):
+    turns = np.array([[5, 12], [20, 30]], np.int32)
+    chats = [Document(f"{i:06d}", spelled(1, i, 40), turns) for i in range(100)]
+    write_documents(tmp_path / "chat", chats)
+    raw = raw_stream(folder, {"batch.fields": FIELDS, "batch.labels": labels, "packing.overlong": "split"})
+    fim = {"rate": 0.7, "level": "token", "sentinels": SENTINELS, "loss": loss}
+    raw["sources"] = [
+        {"name": "text", "path": f"{folder}/web", "fim": fim, "epochs": 1},
+        {"name": "chat", "path": f"{tmp_path}/chat", "epochs": 1},
+    ]
+    steps, met = {}, set()
+    for batches in take_all_ranks(config_from(raw), 2):
+        for batch in batches:
+            assert batch["loss_tokens"] == batch["loss_mask"].sum()
+            steps.setdefault((batch["step"], batch["step_loss_tokens"]), []).append(batch["loss_tokens"])
+            for piece in pieces_of(batch):
+                targets = np.roll(piece.trained, 1) if labels == "aligned" else piece.trained
+                met.add((piece.source, piece.transformed))
+                if piece.source == 1:
+                    assert np.flatnonzero(targets).tolist() == [*range(5, 12), *range(20, 30)]
+                elif piece.transformed:
+                    due = piece.kinds == MIDDLE if loss == "middle" else np.arange(len(targets)) > 0
+                    assert np.array_equal(targets, due)
+    assert met == {(0, False), (0, True), (1, False)}
+    assert all(sum(counts) == due for (_, due), counts in steps.items())
