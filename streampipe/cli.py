@@ -164,7 +164,8 @@ def _table(result: BenchResult) -> str:
         rows.append(
             (
                 "share of bare zstd decoding",
-                f"{result.decode_share:.1%}  (of {result.bare_decode_tokens_per_second:,.0f} tokens/s)",
+                f"{result.decode_share:.1%}  (of {result.bare_decode_tokens_per_second:,.0f} tokens/s kept in memory; "
+                f"{result.decode_share_discarding or 0:.1%} if they are thrown away)",
             )
         )
     rows.append(("delivered", f"{result.batches:,} batches, {result.tokens:,} tokens"))

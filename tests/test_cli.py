@@ -74,6 +74,7 @@ def test_bench_of_local_shards_tells_the_share_of_bare_decoding(
 ) -> None:
     answer = printed(capsys, "bench", "--config", stream, "--steps", "4", "--json")
     assert answer["decode_share"] > 0
+    assert answer["decode_share_discarding"] > 0
     assert answer["batches"] == 4 * 8
 
 

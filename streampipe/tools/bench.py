@@ -34,8 +34,8 @@ class BenchResult:
         time_to_first_batch: seconds from the config to the first batch; imports counted apart, in import_seconds.
         wait_p50, wait_p99: seconds that the loop waited for a batch.
         peak_rss_bytes: of this process; rss_growth_bytes: over what it had before the loader was built.
-        decode_share: tokens_per_second over bare single-threaded zstd decoding of the same frames; null without
-            compressed frames.
+        decode_share: tokens_per_second over bare single-threaded zstd decoding of the same frames into memory that is
+            kept; null without compressed frames. decode_share_discarding: where decoded frames are thrown away.
         steps, batches, tokens: how much was delivered to this rank. planned_documents_per_second: of the round planner
             alone. fim: realised rates and counts of fill-in-the-middle; null without any.
     """
@@ -50,6 +50,7 @@ class BenchResult:
     peak_rss_bytes: int
     rss_growth_bytes: int
     decode_share: float | None
+    decode_share_discarding: float | None
     bare_decode_tokens_per_second: float | None
     planning_microseconds_per_document: float
     steps: int
@@ -87,6 +88,7 @@ def bench(
         limit_before = bare_decode_rate(loader.stream)
         measured = _deliver(loader, steps, first)
         limit_after = bare_decode_rate(loader.stream)
+        discarding = bare_decode_rate(loader.stream, keep=False)
         planning = _planning_rate(loader.stream)
         fim = loader.metrics().get("fim")
     if not measured.batches:
@@ -108,6 +110,7 @@ def bench(
         peak_rss_bytes=peak,
         rss_growth_bytes=max(0, peak - before),
         decode_share=rate / limit if limit else None,
+        decode_share_discarding=rate / discarding if discarding else None,
         bare_decode_tokens_per_second=limit,
         planning_microseconds_per_document=planning,
         steps=steps,
@@ -168,10 +171,11 @@ def _tokens_of(batch: dict[str, Any]) -> int:
     return int(lengths[batch["source_ids"].numpy() >= 0].sum())
 
 
-def bare_decode_rate(stream: Stream) -> float | None:
+def bare_decode_rate(stream: Stream, *, keep: bool = True) -> float | None:
     """Return the tokens per second of bare single-threaded zstd decoding of the first round's frames.
 
-    None if none is compressed.
+    With `keep` the decoded frames stay in memory, as they must for whoever packs documents of many frames; without it
+    each is thrown away at once, so that all are decoded into the same few hot cache lines. None if none is compressed.
     """
     frames = stream.planner.round(0).frames
     stored: list[bytes] = []
@@ -188,9 +192,10 @@ def bare_decode_rate(stream: Stream) -> float | None:
         return None
     decompressor = zstandard.ZstdDecompressor()
     began = time.perf_counter()
-    for data in stored:
-        decompressor.decompress(data)
-    return tokens / (time.perf_counter() - began)
+    decoded = [decompressor.decompress(data) if keep else len(decompressor.decompress(data)) for data in stored]
+    elapsed = time.perf_counter() - began
+    del decoded
+    return tokens / elapsed
 
 
 def _planning_rate(stream: Stream) -> float:
