@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from streampipe.assemble.fim_cuts import fim_rates
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.dataset import StreamDataset, TensorBatches
@@ -322,14 +323,5 @@ class _Meter:
         told = {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}
         if not self._fim:
             return told
-        sources = {name: _rates(counts) for name, counts in self._fim.items()}
-        return told | {"fim": _rates(sum(self._fim.values(), Counter())) | {"sources": sources}}
-
-
-def _rates(counts: Counter[str]) -> dict[str, float]:
-    """Turn counts of fill-in-the-middle into what is told of them."""
-    rates = {
-        "rate": counts["transformed"] / max(1, counts["pieces"]),
-        "spm_rate": counts["spm"] / max(1, counts["transformed"]),
-    }
-    return rates | {name: counts[name] for name in ("fallbacks", "redraws", "whole", "too_long", "exempt")}
+        sources = {name: fim_rates(counts) for name, counts in self._fim.items()}
+        return told | {"fim": fim_rates(sum(self._fim.values(), Counter())) | {"sources": sources}}

@@ -1,9 +1,11 @@
 """The sources of a config, opened and checked: do they belong together, and does the config fit them?"""
 
 from fractions import Fraction
+from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from streampipe.config import SourceConfig, StreamConfig
 from streampipe.errors import ConfigError, DocumentTooLongError
@@ -77,6 +79,36 @@ def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> Packin
         return config.packing
     text = any(source.kind == "text" for source in sources) and config.batch.batch_by == "sequences"
     return msgspec.structs.replace(config.packing, overlong="split" if text else "error")
+
+
+def order_file(config: StreamConfig, number: int, source: OpenedSource) -> NDArray[np.int64] | None:
+    """Read the order file of a source.
+
+    Raises:
+        ConfigError: unless it lists every shard once.
+    """
+    path = config.sources[number].order
+    if path is None:
+        return None
+    where = f"$.sources[{number}].order"
+    if isinstance(source, MockSource):
+        raise ConfigError(f"{where}: a mock source has no shards to list; leave it out")
+    try:
+        lines = [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from error
+    places = {entry.path: place for place, entry in enumerate(source.shards)}
+    unknown = next((line for line in lines if line not in places), None)
+    if unknown is not None or len(set(lines)) != len(lines) or len(lines) != len(places):
+        what = (
+            f"{unknown!r} is no shard of {source.url}"
+            if unknown
+            else f"it lists {len(set(lines))} of {len(places)} shards"
+        )
+        raise ConfigError(
+            f"{where}: {path} must list every shard once, but {what}; export it with `streampipe plan --export-order`"
+        )
+    return np.array([places[line] for line in lines], np.int64)
 
 
 def takes_part(config: StreamConfig, number: int) -> bool:

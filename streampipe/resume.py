@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, EraPast, SegmentPast, SourcePast, StreamPast, refuse_difference
-from streampipe.errors import ConfigError
 from streampipe.fim_opening import NO_FIM, OpenedFim
-from streampipe.mock import MockSource
-from streampipe.opening import OpenedSource, resolve_packing, weights_of
+from streampipe.opening import OpenedSource, order_file, resolve_packing, weights_of
 from streampipe.plan.blend import Blend, BlendPhase, Segment, Share, resolve_round_tokens
 from streampipe.plan.epoch_order import Era, SourceAxis
 from streampipe.plan.fim import FimPlan
@@ -97,7 +93,7 @@ def plan_run(
         eras = [Era(0, 0, past.shards if past is not None else _shards(source), groups[first][at])]
         if past is not None and past.eras:
             eras = [Era(era.epoch, era.start, era.shards, era.shuffle) for era in past.eras]
-        axes.append(SourceAxis(source.name, source, config.seed, eras, _order(config, numbers[at], source)))
+        axes.append(SourceAxis(source.name, source, config.seed, eras, order_file(config, numbers[at], source)))
     blends = [
         BlendPhase(start, weights_of(phase, sources, numbers), _round_tokens(phase, sources, numbers))
         for start, phase in zip(starts, phases, strict=True)
@@ -185,36 +181,6 @@ def _origin(cursor: Cursor | None, count: int, sources: list[OpenedSource]) -> S
         nothing,
         tuple(offsets[s.name] for s in sources),
     )
-
-
-def _order(config: StreamConfig, number: int, source: OpenedSource) -> NDArray[np.int64] | None:
-    """Read the order file of a source.
-
-    Raises:
-        ConfigError: unless it lists every shard once.
-    """
-    path = config.sources[number].order
-    if path is None:
-        return None
-    where = f"$.sources[{number}].order"
-    if isinstance(source, MockSource):
-        raise ConfigError(f"{where}: a mock source has no shards to list; leave it out")
-    try:
-        lines = [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
-    except OSError as error:
-        raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from error
-    places = {entry.path: place for place, entry in enumerate(source.shards)}
-    unknown = next((line for line in lines if line not in places), None)
-    if unknown is not None or len(set(lines)) != len(lines) or len(lines) != len(places):
-        what = (
-            f"{unknown!r} is no shard of {source.url}"
-            if unknown
-            else f"it lists {len(set(lines))} of {len(places)} shards"
-        )
-        raise ConfigError(
-            f"{where}: {path} must list every shard once, but {what}; export it with `streampipe plan --export-order`"
-        )
-    return np.array([places[line] for line in lines], np.int64)
 
 
 def _source_pasts(phase: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> dict[str, SourcePast]:

@@ -1,5 +1,6 @@
 """Where a text is cut into prefix, suffix and middle."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -47,6 +48,15 @@ class Counts:
     redraws: int = 0
     fallbacks: int = 0
     whole: int = 0
+
+
+def fim_rates(counts: Mapping[str, int]) -> dict[str, float]:
+    """Turn counts of fill-in-the-middle into what is told of them."""
+    rates = {
+        "rate": counts["transformed"] / max(1, counts["pieces"]),
+        "spm_rate": counts["spm"] / max(1, counts["transformed"]),
+    }
+    return rates | {name: counts[name] for name in ("fallbacks", "redraws", "whole", "too_long", "exempt")}
 
 
 class Cutter(Protocol):
