@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streampipe.config import StreamConfig, config_from, load_config
+from streampipe.config import StreamConfig
+from streampipe.config_file import config_from, load_config
 from streampipe.errors import (
     ConfigError,
     CursorMismatchError,

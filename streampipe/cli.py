@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from streampipe.config import StreamConfig, config_from, load_config, parse_setting, parse_tokens
+from streampipe.config import StreamConfig, parse_tokens
+from streampipe.config_file import config_from, load_config, parse_setting
 from streampipe.cursor import read_cursor
 from streampipe.errors import ConfigError, CursorMismatchError, StreampipeError
 from streampipe.shards.source import Source

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streams import raw_stream, write_source
 
 from streampipe import ConfigError, DocumentTooLongError, StreamConfig, build_loader, config_from, load_config
-from streampipe.config import parse_setting
+from streampipe.config_file import parse_setting
 from streampipe.cursor import read_cursor
 
 MINIMAL = {"seq_length": 64, "sources": [{"name": "web", "path": "/data/web"}]}
