@@ -97,12 +97,14 @@ def sorted_cuts(words: NDArray[np.uint64], most: NDArray[np.int64]) -> NDArray[n
         most: int64 [N], below 2^31.
     """
     bounds = (most + 1).astype(np.uint64)[:, None]
-    drawn = np.stack([mixed_words(words, 16), mixed_words(words, 17)], axis=1)
-    return np.sort((((drawn >> np.uint64(32)) * bounds) >> np.uint64(32)).astype(np.int64), axis=1)
+    mixed = mixed_words(words, 16)
+    drawn = np.stack([mixed >> np.uint64(32), mixed & np.uint64(0xFFFFFFFF)], axis=1)
+    return np.sort((drawn * bounds >> np.uint64(32)).astype(np.int64), axis=1)
 
 
 def sorted_cut(word: int, most: int, draw: int = 0) -> tuple[int, int]:
     """Return what `sorted_cuts` gives for one word; another pair for each further `draw`."""
-    one = (mixed_word(word, 16 + 2 * draw) >> 32) * (most + 1) >> 32
-    other = (mixed_word(word, 17 + 2 * draw) >> 32) * (most + 1) >> 32
+    mixed = mixed_word(word, 16 + draw)
+    one = (mixed >> 32) * (most + 1) >> 32
+    other = (mixed & 0xFFFFFFFF) * (most + 1) >> 32
     return (one, other) if one <= other else (other, one)

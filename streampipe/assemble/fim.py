@@ -11,13 +11,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from streampipe.assemble.fim_cuts import Counts, Cutter, Parts, Text
+from streampipe.assemble.fim_cuts import Counts, Cutter, Text
 from streampipe.assemble.segments import Frames, Segments
 
 # The bits of a choice, as `plan.fim` draws it; the two rooms meet in these numbers.
 _ORDER_BITS, _TOO_LONG, _BEGINNING, _END = 3, 3, 4, 8
-# Kinds of tokens in a transformed piece, as `fim_parts` shows them.
-NONE, PREFIX, SUFFIX, MIDDLE, SENTINEL = 0, 1, 2, 3, 4
+# The kind of tokens between parts, as `fim_parts` shows them; the parts are 1 prefix, 2 suffix, 3 middle.
+SENTINEL = 4
+# What of a piece is needed to write it.
+_COLUMNS = ("fim", "source", "frame", "offset", "length", "slot", "trained_count")
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,13 @@ class Marks:
 
     Attributes:
         piece: which of the segments they are.
-        runs: of each, kinds of tokens and where each run of them ends, in tokens of the piece.
+        parts: of each, its order, tokens before it, and tokens of prefix, suffix and middle.
         untrained: by piece, the tokens `[begin, end)` that are no target although a token stands before them.
         counts: what was done, by source number.
     """
 
     piece: list[int] = field(default_factory=list)
-    runs: list[list[tuple[int, int]]] = field(default_factory=list)
+    parts: list[tuple[Order, int, tuple[int, int, int]]] = field(default_factory=list)
     untrained: dict[int, tuple[int, int]] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)
 
@@ -82,128 +84,90 @@ def transform(
     Returns:
         the segments as they now are; the frames, with one more that holds what was made; what else is to be known.
     """
-    marks = Marks()
+    marks = Marks(counts={number: Counts() for number in sources})
     if segments.fim is None or segments.trained_count is None:
         return segments, frames, marks
-    rows = _chosen(segments, sources, marks)
-    if not rows:
+    writer = _Writer(frames, sources, marks)
+    chosen: list[int] = []
+    sizes: list[int] = []
+    columns = (getattr(segments, name).tolist() for name in _COLUMNS)
+    for piece, row in enumerate(zip(*columns, strict=True)):
+        if row[0] and row[1] in sources:
+            if row[0] & _ORDER_BITS == _TOO_LONG:
+                marks.counts[row[1]].too_long += 1
+                continue
+            chosen.append(piece)
+            if size := writer.write(piece, row):
+                sizes.append(size)
+    for number in segments.source.tolist():
+        if number in sources:
+            marks.counts[number].pieces += 1
+    if not chosen:
         return segments, frames, marks
-    chosen = np.array(rows)
-    room = segments.slot[chosen]
-    begins = np.cumsum(room) - room
-    made = np.empty(int(room.sum()), frames[int(segments.frame[rows[0]])].format)
-    places = zip(rows, begins.tolist(), room.tolist(), segments.trained_count[chosen].tolist(), strict=True)
-    writer = _Writer(segments, frames, sources, made.data, marks)
-    ends = np.array([writer.write(*place) for place in places], np.int64)
+    done, ends = np.array(marks.piece, np.int64), np.cumsum(sizes, dtype=np.int64)
+    made = memoryview(b"".join(writer.chunks)).cast(frames[int(segments.frame[chosen[0]])].format)  # type: ignore[call-overload]
     offset, length, frame = segments.offset.copy(), segments.length.copy(), segments.frame.copy()
     goes_on, slot = segments.goes_on.copy(), segments.slot.copy()
-    done = chosen if len(marks.piece) == len(rows) else np.array(marks.piece, np.int64)
-    offset[done], frame[done] = begins[ends >= 0], len(frames)
-    length[done] = (ends - begins)[ends >= 0]
-    goes_on[done] = False
-    slot[chosen] = length[chosen] if multiple == 1 else np.minimum(room, -(-length[chosen] // multiple) * multiple)
+    offset[done], frame[done], length[done], goes_on[done] = ends - sizes, len(frames), sizes, False
+    needed = length[chosen]
+    slot[chosen] = needed if multiple == 1 else np.minimum(slot[chosen], -(-needed // multiple) * multiple)
     trained = segments.trained
     if trained is not None:
         trained = _trained(trained, length, marks, aligned=aligned)
     s = segments
     moved = Segments(s.row, frame, offset, length, slot, goes_on, s.source, s.epoch, s.document, trained)
-    return moved, [*frames, made.data], marks
-
-
-def _chosen(segments: Segments, sources: Mapping[int, SourceFim], marks: Marks) -> list[int]:
-    """Return the pieces that are to be transformed, and count all of each source."""
-    marks.counts |= {number: Counts() for number in sources}
-    rows: list[int] = []
-    words = segments.fim.tolist() if segments.fim is not None else []
-    for piece, (number, word) in enumerate(zip(segments.source.tolist(), words, strict=True)):
-        if number in sources:
-            counts = marks.counts[number]
-            counts.pieces += 1
-            if word & _ORDER_BITS == _TOO_LONG:
-                counts.too_long += 1
-            elif word:
-                rows.append(piece)
-    return rows
+    return moved, [*frames, made], marks
 
 
 class _Writer:
-    """Writes transformed pieces, each at its place."""
+    """Strings transformed pieces together: `chunks` are what they consist of, one after the other."""
 
-    def __init__(
-        self, segments: Segments, frames: Frames, sources: Mapping[int, SourceFim], out: memoryview, marks: Marks
-    ) -> None:
+    def __init__(self, frames: Frames, sources: Mapping[int, SourceFim], marks: Marks) -> None:
+        self.chunks: list[memoryview] = []
         self._frames = frames
         self._sources = sources
-        self._out = out
         self._marks = marks
-        names = ("fim", "source", "frame", "offset", "length")
-        self._words, self._source, self._frame, self._offset, self._length = (
-            getattr(segments, name).tolist() for name in names
-        )
 
-    def write(self, piece: int, begin: int, room: int, due: int) -> int:
-        """Write a piece at `begin`, in `room`, with `due` trained tokens; return where it ends, -1 if left alone."""
-        word, number, offset, length = (
-            self._words[piece],
-            self._source[piece],
-            self._offset[piece],
-            self._length[piece],
-        )
-        own, counts, view = self._sources[number], self._marks.counts[number], self._frames[self._frame[piece]]
-        order = own.orders[(word & _ORDER_BITS) - 1]
-        first = offset + (own.start if word & _BEGINNING else 0)
-        last = offset + length - (own.end if word & _END else 0)
-        text = Text(view[first:last], bool(word & _BEGINNING), word)
-        parts = own.cutter.parts(text, room - order.added - (length - (last - first)), counts)
+    def write(self, piece: int, row: tuple[int, ...]) -> int:
+        """Transform a piece, given as its `_COLUMNS`; return its tokens, 0 if it was left alone."""
+        word, number, frame, offset, length, room, due = row
+        own, marks, view, chunks = self._sources[number], self._marks, self._frames[frame], self.chunks
+        counts = marks.counts[number]
+        second = (word & _ORDER_BITS) - 1
+        order, added = own.orders[second], own.orders[second].added
+        begin, end = offset, offset + length
+        before = own.start if word & _BEGINNING else 0
+        after = own.end if word & _END else 0
+        text = Text(view[begin + before : end - after], bool(word & _BEGINNING), word)
+        parts = own.cutter.parts(text, room - added - before - after, counts)
         if parts is None:
-            return -1
-        end, middle, runs = _write(
-            self._out, begin, (view[offset:first], view[last : offset + length]), order.items, parts
-        )
-        surplus = middle - 1 if own.middle_only else end - begin - 1 - due
+            return 0
+        if before:
+            chunks.append(view[begin : begin + 1])
+        for item in order.items:
+            if item.__class__ is int:
+                chunks += parts[item - 1]
+            else:
+                chunks.append(item)  # type: ignore[arg-type]
+        if after:
+            chunks.append(view[end - 1 : end])
+        prefix, suffix, middle = parts
+        sizes = _size(prefix), _size(suffix), _size(middle)
+        size = before + added + sum(sizes) + after
+        ahead = size - after - sizes[2]  # the middle comes last
+        surplus = ahead - 1 if own.middle_only else size - 1 - due
         if surplus:
-            unseen = max(1, middle - surplus)
-            self._marks.untrained[piece] = (unseen, unseen + surplus)
+            unseen = max(1, ahead - surplus)
+            marks.untrained[piece] = (unseen, unseen + surplus)
         counts.transformed += 1
-        counts.spm += (word & _ORDER_BITS) - 1
-        self._marks.piece.append(piece)
-        self._marks.runs.append(runs)
-        return end
+        counts.spm += second
+        marks.piece.append(piece)
+        marks.parts.append((order, before, sizes))
+        return size
 
 
-def _write(
-    out: memoryview,
-    begin: int,
-    outside: tuple[memoryview, memoryview],
-    items: tuple[int | memoryview, ...],
-    parts: Parts,
-) -> tuple[int, int, list[tuple[int, int]]]:
-    """Write one piece; return where it ends, tokens before its middle, and the runs of kinds in it."""
-    at = stop = begin
-    runs: list[tuple[int, int]] = []
-    if len(outside[0]):
-        out[at : at + 1] = outside[0]
-        at += 1
-        runs.append((NONE, 1))
-    middle = 0
-    for item in items:
-        if isinstance(item, int):
-            middle = at - begin  # the middle comes last
-            for chunk in parts[item - 1]:
-                stop = at + len(chunk)
-                out[at:stop] = chunk
-                at = stop
-            runs.append((item, at - begin))
-        else:
-            stop = at + len(item)
-            out[at:stop] = item
-            at = stop
-            runs.append((SENTINEL, at - begin))
-    if len(outside[1]):
-        out[at : at + 1] = outside[1]
-        at += 1
-        runs.append((NONE, at - begin))
-    return at, middle, runs
+def _size(part: tuple[memoryview, ...]) -> int:
+    return len(part[0]) if len(part) == 1 else sum(map(len, part))
 
 
 def label_gaps(marks: Marks, *, aligned: bool) -> list[tuple[int, int, int]]:
@@ -239,11 +203,12 @@ def part_ids(marks: Marks, starts: NDArray[np.int64], positions: int) -> NDArray
         positions: of the batch.
     """
     kinds = np.zeros(positions, np.int8)
-    for piece, runs in zip(marks.piece, marks.runs, strict=True):
-        begin = at = int(starts[piece])
-        for kind, end in runs:
-            kinds[at : begin + end] = kind
-            at = begin + end
+    for piece, (order, before, sizes) in zip(marks.piece, marks.parts, strict=True):
+        at = int(starts[piece]) + before
+        for item in order.items:
+            kind, size = (item, sizes[item - 1]) if isinstance(item, int) else (SENTINEL, len(item))
+            kinds[at : at + size] = kind
+            at += size
     return kinds
 
 
@@ -253,8 +218,7 @@ def horizon(marks: Marks, starts: NDArray[np.int64], positions: int) -> NDArray[
     It begins at the token before the middle, with the length of the middle, and ends with 0 at its last token.
     """
     left = np.full(positions, -1, np.int32)
-    for piece, runs in zip(marks.piece, marks.runs, strict=True):
-        last = next(number for number in range(len(runs) - 1, -1, -1) if runs[number][0] == MIDDLE)
-        begin, end = (int(starts[piece]) + runs[number][1] for number in (last - 1, last))
-        left[begin - 1 : end] = np.arange(end - begin, -1, -1)
+    for piece, (order, before, sizes) in zip(marks.piece, marks.parts, strict=True):
+        begin = int(starts[piece]) + before + order.added + sizes[0] + sizes[1]
+        left[begin - 1 : begin + sizes[2]] = np.arange(sizes[2], -1, -1)
     return left

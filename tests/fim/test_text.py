@@ -271,3 +271,21 @@ def test_what_cannot_be_done_is_refused_with_the_cure(corpus, fim, told):
 def test_documents_that_are_cut_anywhere_have_no_middle(corpus):
     with pytest.raises(ConfigError, match="concat cuts them anywhere"):
         stream(corpus[0], {"packing.policy": "concat"})
+
+
+def test_a_stream_whose_texts_are_all_exempt_is_the_stream_without(tmp_path):
+    data = EVERY["cl100k"]()
+    own = open_encoder(data, specials_of(data), "$")
+    documents = [np.array(own.encode(f"def f{i}(): pass\n" * 9, first=True), np.uint16) for i in range(40)]
+    write_documents(
+        tmp_path / "code",
+        [Document(f"{i:06d}", ids) for i, ids in enumerate(documents)],
+        token_dtype="uint16",
+        tokenizer=data,
+    )
+    met = []
+    for batch in take(stream(tmp_path, rate=1, no_prefix="def f"), None):
+        met += [(piece.document, piece.tokens.tolist()) for piece in pieces_of(batch)]
+        assert batch["fim"]["code"]["exempt"] == batch["fim"]["code"]["pieces"]
+        assert batch["cu_seqlens"].equal(batch["cu_seqlens_padded"])
+    assert sorted(met) == [(i, ids.tolist()) for i, ids in enumerate(documents)]
