@@ -39,46 +39,45 @@ PRESETS: dict[str, Preset] = {
         "<fim_prefix>",
         "<fim_suffix>",
         "<fim_middle>",
-        "StarCoder, arXiv 2305.06161, section 5 (PSM and SPM variant 2, half each); special_tokens_map.json of "
+        "StarCoder, arXiv 2305.06161 (PSM and SPM variant 2, half each); special_tokens_map.json of "
         "bigcode/starcoder and starcoder2",
     ),
     "santacoder": Preset(
         "<fim-prefix>",
         "<fim-suffix>",
         "<fim-middle>",
-        "SantaCoder, arXiv 2301.03988, section 4.2; model card of bigcode/santacoder (hyphens, not underscores)",
+        "SantaCoder, arXiv 2301.03988; model card of bigcode/santacoder (hyphens, not underscores)",
     ),
     "deepseek": Preset(
         "<｜fim▁begin｜>",
         "<｜fim▁hole｜>",
         "<｜fim▁end｜>",
-        "DeepSeek-Coder, arXiv 2401.14196, section 3.1.2 (PSM; begin prefix hole suffix end middle); README of "
-        "deepseek-ai/DeepSeek-Coder; the same tokens in DeepSeek-V3's tokenizer.json (arXiv 2412.19437, section 4.1)",
+        "DeepSeek-Coder, arXiv 2401.14196 (PSM; begin prefix hole suffix end middle); README of "
+        "deepseek-ai/DeepSeek-Coder; the same tokens in DeepSeek-V3's tokenizer.json (arXiv 2412.19437)",
     ),
     "qwen2.5-coder": Preset(
         "<|fim_prefix|>",
         "<|fim_suffix|>",
         "<|fim_middle|>",
-        "Qwen2.5-Coder, arXiv 2409.12186, table 2 and section 3.2 (PSM); tokenizer_config.json of Qwen2.5 and Qwen3",
+        "Qwen2.5-Coder, arXiv 2409.12186 (PSM); tokenizer_config.json of Qwen2.5 and Qwen3",
     ),
     "codellama": Preset(
         "▁<PRE>",
         "▁<SUF>",
         "▁<MID>",
-        "Code Llama, arXiv 2308.12950, section 2.3 (half PSM, half SPM variant 2); CodeLlamaTokenizer of transformers",
+        "Code Llama, arXiv 2308.12950 (half PSM, half SPM variant 2); CodeLlamaTokenizer of transformers",
     ),
     "codegemma": Preset(
         "<|fim_prefix|>",
         "<|fim_suffix|>",
         "<|fim_middle|>",
-        "CodeGemma, arXiv 2406.11409, section 2 (PSM and SPM); ai.google.dev, CodeGemma prompt structure",
+        "CodeGemma, arXiv 2406.11409 (PSM and SPM); ai.google.dev, CodeGemma prompt structure",
     ),
     "seed-coder": Preset(
         "<[fim-prefix]>",
         "<[fim-suffix]>",
         "<[fim-middle]>",
-        "Seed-Coder, arXiv 2506.03524, section on fill-in-the-middle (SPM variant 1); tokenizer of "
-        "ByteDance-Seed/Seed-Coder-8B-Base",
+        "Seed-Coder, arXiv 2506.03524 (SPM variant 1); tokenizer of ByteDance-Seed/Seed-Coder-8B-Base",
         spm=SPM_V1,
     ),
     "codestral": Preset(
@@ -98,6 +97,6 @@ PRESETS: dict[str, Preset] = {
         "<fim_prefix>",
         "<fim_suffix>",
         "<fim_middle>",
-        "Granite Code, arXiv 2405.04324, section 3 (PSM and SPM, rate 0.5; StarCoder's tokenizer)",
+        "Granite Code, arXiv 2405.04324 (PSM and SPM, rate 0.5; StarCoder's tokenizer)",
     ),
 }
