@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 _STEP = 65_536
 # The shelf's reference, and that of the question itself.
 _NOBODY_ELSE = 2
+_TRIES = 8
 
 
 class FrameBuffers:
     """Gives memory, and takes it back by itself when nobody looks at it any more.
 
     Fresh memory costs a page fault for each 4 KiB: frames that are kept take 1.6 times as long to decode into it.
-    What is given first is given up first, so only the oldest buffer of a size is asked whether it is free.
-    Thread-safe.
+    What is given first is mostly given up first, so the oldest buffers of a size are asked whether they are free; one
+    that somebody keeps goes to the end of the queue, and blocks nobody. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -30,8 +31,9 @@ class FrameBuffers:
         rounded = -(-size // _STEP) * _STEP
         with self._lock:
             shelf = self._shelves[rounded]
-            if shelf and sys.getrefcount(shelf[0]) == _NOBODY_ELSE:
+            for _ in range(min(_TRIES, len(shelf))):
                 shelf.rotate(-1)
-            else:
-                shelf.append(np.empty(rounded, np.uint8))
+                if sys.getrefcount(shelf[-1]) == _NOBODY_ELSE:
+                    return shelf[-1].data[:size]
+            shelf.append(np.empty(rounded, np.uint8))
             return shelf[-1].data[:size]

@@ -31,3 +31,16 @@ def test_no_memory_is_given_twice_while_in_use(steps):
             kept.pop(0)
         for held, value in kept:
             assert held[0] == held[-1] == value
+
+
+@given(st.lists(st.booleans(), min_size=200, max_size=400))
+def test_buffers_that_somebody_keeps_block_no_others(kept_ones):
+    """A batch that a user keeps for good must not make the loader's memory grow without end."""
+    buffers, kept, addresses = FrameBuffers(), [], set()
+    for number, keep in enumerate(kept_ones):
+        room = buffers.take(1000)
+        addresses.add(np.frombuffer(room, np.uint8).ctypes.data)
+        if number == 0 or (keep and len(kept) < 5):
+            kept.append(room)
+        del room
+    assert len(addresses) <= len(kept) + 1
