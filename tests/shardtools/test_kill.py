@@ -91,13 +91,17 @@ def members(group: int) -> list[int]:
 
 
 def test_an_interrupt_ends_in_one_line_and_the_build_goes_on(tmp_path, large, tokenizer, unbroken, contents, shell):
-    output = tmp_path / "source"
-    command = ["build", large, "--tokenizer", tokenizer, "--output", output, *SMALL, "--workers", 2]
-    process = shell(*command)
-    while not list(output.glob("*.tar.zst")) and process.poll() is None:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    for number in range(5):  # on a busy machine the build may be through before the signal comes
+        output = tmp_path / f"source{number}"
+        command = ["build", large, "--tokenizer", tokenizer, "--output", output, *SMALL, "--workers", 2]
+        process = shell(*command)
+        while not list(output.glob("*.tar.zst")) and process.poll() is None:
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        if process.returncode:
+            break
     assert process.returncode == 130
     assert "interrupted" in errors
     assert not re.search(r"Traceback|Error", errors), errors
