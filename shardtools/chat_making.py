@@ -9,7 +9,7 @@ from shardtools.corpus.files import InputFile
 from shardtools.corpus.rows import Row, RowReader
 from shardtools.corpus.tally import Tally
 from shardtools.corpus.tasks import Task
-from shardtools.making import BATCH_CHARACTERS, KEYLESS, MadeRow, Meter
+from shardtools.making import BATCH_CHARACTERS, KEYLESS, MadeRow, Meter, tokenizer_failure
 from shardtools.masks import Rendered, Renderer, RenderError, Script, check_pair
 from shardtools.overlong import Overlong
 from shardtools.schemas import LIST_ROW, Conversation, Preference, Record, RowError, Schema
@@ -127,10 +127,7 @@ class ChatMaker:
         except StreampipeError:
             raise
         except Exception as error:  # the library raises bare Exceptions and TypeErrors
-            raise StreampipeError(
-                f"{batch[0].row.where} (or one of the {len(batch)} rows from there on): the tokenizer fails: {error}; "
-                f"leave the row out or use another tokenizer"
-            ) from error
+            raise tokenizer_failure(batch[0].row.where, len(batch), error) from error
         return [[next(documents) for _ in one.scripts] for one in batch]
 
     def _documents(self, rendered: list[Rendered]) -> list[AnyDocument]:

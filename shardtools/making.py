@@ -135,10 +135,15 @@ class TextMaker:
         except StreampipeError:
             raise
         except Exception as error:  # the library raises bare Exceptions and TypeErrors
-            raise StreampipeError(
-                f"{batch[0].where} (or one of the {len(batch)} documents from there on): the tokenizer fails: {error}; "
-                f"leave the document out or use another tokenizer"
-            ) from error
+            raise tokenizer_failure(batch[0].where, len(batch), error) from error
+
+
+def tokenizer_failure(where: str, rows: int, error: Exception) -> StreampipeError:
+    """Return the error of a tokenizer that fails in one of `rows` rows that begin at `where`."""
+    return StreampipeError(
+        f"{where} (or one of the {rows} rows from there on): the tokenizer fails: {error}; "
+        f"leave the row out or use another tokenizer"
+    )
 
 
 def _batches(texts: Iterator[Text]) -> Iterator[list[Text]]:

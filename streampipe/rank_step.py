@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.address import Addressed
-from streampipe.assemble.batch import Paper, assemble
+from streampipe.assemble.batch import NO_MARKS, Paper, assemble
 from streampipe.assemble.fim import transform
-from streampipe.assemble.segments import Segments
+from streampipe.assemble.segments import Frames, Segments
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
@@ -133,10 +133,13 @@ def micro_batch_of(
     if trained is not None:
         trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
     segments = Segments(**columns, trained=trained)
-    multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
-    segments, views, marks = transform(
-        segments, share.views(), stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
-    )
+    views: Frames = share.views()
+    marks = NO_MARKS
+    if stream.fim_sources:
+        multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
+        segments, views, marks = transform(
+            segments, views, stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
+        )
     paper = Paper(size, share.step.seq_length, stream.pad_id)
     batch = assemble(segments, views, paper, batch_config, buffers, marks)
     if stream.fim_sources:

@@ -51,19 +51,6 @@ def stable_order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     return order.astype(np.int64)
 
 
-def bounded_integers(words: NDArray[np.uint64], bound: int) -> NDArray[np.int64]:
-    """Map raw words to integers in `[0, bound)`: int64, same shape.
-
-    The upper 32 bits are multiplied and shifted (Lemire's method without rejection): the bias is below bound / 2^32.
-
-    Raises:
-        ValueError: if `bound` is not within 1 and 2^31.
-    """
-    if not 1 <= bound <= 2**31:
-        raise ValueError(f"bound must be within 1 and 2^31, but got {bound}")
-    return (((words >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
-
-
 def mixed_words(words: NDArray[np.uint64], counter: int) -> NDArray[np.uint64]:
     """Return one more random word of each word: uint64, same shape.
 

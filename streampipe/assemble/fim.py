@@ -5,7 +5,7 @@ included, sees pieces like any other, and pieces without fill-in-the-middle take
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -114,8 +114,7 @@ def transform(
     trained = segments.trained
     if trained is not None:
         trained = _trained(trained, length, marks, aligned=aligned)
-    s = segments
-    moved = Segments(s.row, frame, offset, length, slot, goes_on, s.source, s.epoch, s.document, trained)
+    moved = replace(segments, frame=frame, offset=offset, length=length, slot=slot, goes_on=goes_on, trained=trained)
     return moved, [*frames, made], marks
 
 
