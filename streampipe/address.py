@@ -6,50 +6,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampipe.assemble.batch_config import BatchConfig
+from streampipe.assemble.segments import Ground, Segments, lay_out
 from streampipe.opening import OpenedSource
-from streampipe.plan.loss import LossSpans, TrainedSpans, trained_spans, trained_tokens
+from streampipe.plan.loss import LossSpans, trained_spans, trained_tokens
 from streampipe.plan.round_plan import RoundPlan, sums_before
 from streampipe.shards.frame_index import FrameIndex
 
 
 @dataclass(frozen=True)
 class Addressed:
-    """A round whose pieces know where their tokens lie: arrays over its P pieces, O frames and N sequences.
+    """A round whose pieces know where their tokens lie: N sequences, O frames and one more, which is padding.
 
     Attributes:
         plan: the round.
-        source: int32, position in `config.sources`; epoch: int32.
-        document: int64, number of the document in its source.
-        offset: int64, first token inside the decoded frame, in tokens.
-        trained: which positions of each piece are trained; None where all that have a target are.
-        trained_count: int64 [P], how many that are.
+        ground: its sequences, one a row, laid out as `slot` has it, and behind them a row without a piece.
         trained_before: int64 [N + 1], trained positions of the sequences before each.
         raw_bytes: int64 [O], decoded size of each frame.
-        asked: bool [O], whether a frame is being read or has been; views: the decoded frames, filled in as they come.
+        asked: bool [O + 1], whether a frame is being read or has been; views: the decoded frames, filled in as they
+            come.
     """
 
     plan: RoundPlan
-    source: NDArray[np.int32]
-    epoch: NDArray[np.int32]
-    document: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    trained: TrainedSpans | None
-    trained_count: NDArray[np.int64]
+    ground: Ground
     trained_before: NDArray[np.int64]
     raw_bytes: NDArray[np.int64]
     asked: NDArray[np.bool_]
     views: list[Any]
 
 
-def address(plan: RoundPlan, sources: list[OpenedSource], numbers: list[int], *, aligned: bool) -> Addressed:
+def address(
+    plan: RoundPlan, sources: list[OpenedSource], numbers: list[int], padding: memoryview, config: BatchConfig
+) -> Addressed:
     """Look up where the pieces of a round lie, and which of their positions are trained.
 
     Args:
         plan: the round.
         sources: of the blend, in its order.
         numbers: their positions in `config.sources`.
-        aligned: how labels stand.
+        padding: a sequence without a token, in the stored dtype of the stream.
+        config: layout and labels are read.
     """
+    aligned = config.labels == "aligned"
     frames, pieces = plan.frames, plan.pieces
     members = sources[0].members
     masked = any(source.kind != "text" for source in sources)
@@ -75,21 +73,31 @@ def address(plan: RoundPlan, sources: list[OpenedSource], numbers: list[int], *,
         table = np.concatenate(spans)
         starts = np.searchsorted(table[:, 0], np.arange(entries[-1] + 1))
         trained = trained_spans(pieces, entry, LossSpans(starts, table[:, 1], table[:, 2]), aligned=aligned)
-    source_of_piece = frames.source[pieces.occurrence]
+    source = frames.source[pieces.occurrence]
     count = trained_tokens(pieces, trained, aligned=aligned)
-    itemsizes = np.array([source.token_dtype.itemsize for source in sources])
+    itemsizes = np.array([opened.token_dtype.itemsize for opened in sources])
+    segments = Segments(
+        row=np.repeat(np.arange(len(plan)), np.diff(plan.sequence_start)),
+        frame=pieces.occurrence,
+        offset=np.concatenate(payload)[entry] // itemsizes[source] + pieces.start,
+        length=pieces.length,
+        slot=pieces.slot,
+        goes_on=pieces.goes_on,
+        source=np.array(numbers, np.int32)[source],
+        epoch=frames.epoch[pieces.occurrence].astype(np.int32),
+        document=first[pieces.occurrence] + pieces.document,
+        trained=None if trained is None else trained.table(),
+        fim=pieces.fim,
+        trained_count=None if pieces.fim is None else count,
+    )
+    ground = lay_out(segments, len(plan) + 1, plan.seq_length, len(frames), one_per_row=config.layout == "sbhd")
     return Addressed(
         plan,
-        np.array(numbers, np.int32)[source_of_piece],
-        frames.epoch[pieces.occurrence].astype(np.int32),
-        first[pieces.occurrence] + pieces.document,
-        np.concatenate(payload)[entry] // itemsizes[source_of_piece] + pieces.start,
-        trained,
-        count,
+        ground,
         sums_before(count, plan.sequence_start),
         raw_bytes,
-        np.zeros(len(frames), bool),
-        [None] * len(frames),
+        np.arange(len(frames) + 1) == len(frames),
+        [*[None] * len(frames), padding],
     )
 
 

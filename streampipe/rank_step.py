@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from streampipe.address import Addressed
 from streampipe.assemble.batch import NO_MARKS, Paper, assemble
 from streampipe.assemble.fim import transform
-from streampipe.assemble.segments import Frames, Segments
+from streampipe.assemble.segments import FRAME, Frames, Ground, joined, lay_out
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
 from streampipe.plan.documents import costs_of_packed, deal_sequences, pack_documents
-from streampipe.plan.loss import TrainedSpans
 from streampipe.plan.schedule import StepPlan
 from streampipe.shards.buffers import FrameBuffers
 from streampipe.stream import Stream
@@ -29,17 +28,18 @@ class RankStep:
         step: the step over all ranks.
         sequence_ids: int64 [rows], the canonical number of each of the rank's sequences; where a step packs documents,
             that of its first document, and -1 for an empty one.
-        segments: of all its micro batches; `row` counts over the share, `frame` over `views`.
-        bounds: int64 [micro batches + 1], the first piece of each micro batch.
-        rounds: the rounds that the step lies in; their frame tables stand one after the other.
+        ground: its sequences, one a row; frames are counted over `views`.
+        micro_batch_size: rows of a micro batch.
+        rounds: the rounds that the step lies in; their frames stand one after the other.
         loss_tokens: trained tokens of the whole step over all ranks; at least 1.
-        before, after: the cursors of the step's borders.
+        before: the cursor of the step's beginning; empty where the share is one micro batch, which needs none.
+        after: that of its end.
     """
 
     step: StepPlan
     sequence_ids: NDArray[np.int64]
-    segments: Segments
-    bounds: NDArray[np.int64]
+    ground: Ground
+    micro_batch_size: int
     rounds: tuple[Addressed, ...]
     loss_tokens: int
     before: dict[str, Any]
@@ -48,11 +48,12 @@ class RankStep:
     @property
     def micro_batches(self) -> int:
         """Micro batches of the share."""
-        return len(self.bounds) - 1
+        return len(self.sequence_ids) // self.micro_batch_size
 
     def frames_of(self, micro_batch: int) -> NDArray[np.int64]:
-        """Return the frame of each piece of a micro batch, numbered over the frame tables of the rounds."""
-        return self.segments.frame[self.bounds[micro_batch] : self.bounds[micro_batch + 1]]
+        """Return the frame of each segment of a micro batch, numbered over those of the rounds."""
+        first, size = self.ground.first, self.micro_batch_size
+        return self.ground.table[FRAME, first[micro_batch * size] : first[(micro_batch + 1) * size]]
 
     def views(self) -> list[Any]:
         """Return the decoded frames of the rounds, one after the other."""
@@ -72,39 +73,36 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
     """
     batch = stream.config.batch
     if batch.batch_by == "documents":
-        taken = _packed_share(stream, topology, step)
+        ground, sequence_ids = _packed_share(stream, topology, step, rounds)
     else:
         rows = step.rows_of_rank(topology.dp_size, topology.dp_rank)
-        taken = _Taken(rows, np.arange(len(rows)), step.before.sequences + rows)
-    segments = _joined(_parts(step, taken, rounds))
-    borders = np.arange(0, len(taken.sequence_ids) + 1, batch.micro_batch_size)
-    bounds = np.searchsorted(segments.row, borders)
+        ground, sequence_ids = _ground_of(step, rounds, rows), step.before.sequences + rows
     loss_tokens = sum(
         int(round_.trained_before[span.last] - round_.trained_before[span.first])
         for span, round_ in zip(step.spans, rounds, strict=True)
     )
+    size = batch.micro_batch_size
+    before = stream.cursor(step.before).to_dict() if len(sequence_ids) > size else {}
+    after = stream.cursor(step.after).to_dict()
     # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
-    before, after = (stream.cursor(place).to_dict() for place in (step.before, step.after))
-    return RankStep(step, taken.sequence_ids, segments, bounds, rounds, max(1, loss_tokens), before, after)
+    return RankStep(step, sequence_ids, ground, size, rounds, max(1, loss_tokens), before, after)
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """What a rank takes of a step: R sequences made of K of the step's canonical ones (or of its documents).
-
-    Attributes:
-        number: int64 [K], which of the step.
-        row: int64 [K], the rank's sequence that it lies in, ascending.
-        sequence_ids: int64 [R].
-    """
-
-    number: NDArray[np.int64]
-    row: NDArray[np.int64]
-    sequence_ids: NDArray[np.int64]
+def _ground_of(step: StepPlan, rounds: tuple[Addressed, ...], rows: NDArray[np.int64]) -> Ground:
+    """Return sequences of a step, in the order asked for; those behind its spans are empty."""
+    last, empty = step.spans[-1], len(step.spans[-1].plan)
+    if len(step.spans) == 1:
+        return rounds[0].ground.take(np.where(rows < last.last - last.first, rows + last.first, empty))
+    parts = [round_.ground.between(span.first, span.last) for span, round_ in zip(step.spans, rounds, strict=True)]
+    shifts = np.cumsum([0, *(len(round_.views) for round_ in rounds[:-1])]).tolist()
+    whole = joined([*parts, rounds[-1].ground.between(empty, empty + 1)], [*shifts, shifts[-1]])
+    return whole.take(np.minimum(rows, len(whole.first) - 2))
 
 
-def _packed_share(stream: Stream, topology: Topology, step: StepPlan) -> _Taken:
-    """Pack the documents of a step and take a rank's sequences."""
+def _packed_share(
+    stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[Addressed, ...]
+) -> tuple[Ground, NDArray[np.int64]]:
+    """Pack the documents of a step; return a rank's sequences and their ids."""
     batch = stream.config.batch
     sequence = pack_documents(step.slots(), step.costs(), step.seq_length, batch.sequence_multiple)
     order = np.argsort(sequence, kind="stable")  # documents of a sequence stand in canonical order
@@ -115,8 +113,15 @@ def _packed_share(stream: Stream, topology: Topology, step: StepPlan) -> _Taken:
     parts = [order[starts[n] : starts[n + 1]] for n in dealt[rows].tolist()]
     ids = np.full(len(dealt), -1)
     ids[rows] = step.before.sequences + order[starts[dealt[rows]]]
-    number = np.concatenate([np.empty(0, np.int64), *parts])
-    return _Taken(number, np.repeat(rows, [len(part) for part in parts]), ids)
+    documents = np.concatenate([np.empty(0, np.int64), *parts])
+    row = np.repeat(rows, [len(part) for part in parts])
+    pieces = _ground_of(step, rounds, documents).pieces()
+    pieces = replace(pieces, row=row[pieces.row])
+    return lay_out(pieces, len(dealt), step.seq_length, _pad_frame(rounds)), ids
+
+
+def _pad_frame(rounds: tuple[Addressed, ...]) -> int:
+    return len(rounds[0].views) - 1
 
 
 def micro_batch_of(
@@ -124,24 +129,17 @@ def micro_batch_of(
 ) -> dict[str, Any]:
     """Assemble a micro batch of a share whose frames have been read, with the cursor of the place after it."""
     batch_config = stream.config.batch
-    size, micro_batches = batch_config.micro_batch_size, share.micro_batches
-    lo, hi = int(share.bounds[number]), int(share.bounds[number + 1])
-    whole = share.segments
-    columns: dict[str, Any] = {name: getattr(whole, name)[lo:hi] for name in whole.arrays()}
-    columns["row"] = columns["row"] - number * size
-    trained = whole.trained
-    if trained is not None:
-        trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
-    segments = Segments(**columns, trained=trained)
+    size, micro_batches, seq_length = share.micro_batch_size, share.micro_batches, share.step.seq_length
+    ground = share.ground.between(number * size, (number + 1) * size)
     views: Frames = share.views()
     marks = NO_MARKS
     if stream.fim_sources:
         multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
-        segments, views, marks = transform(
-            segments, views, stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
-        )
-    paper = Paper(size, share.step.seq_length, stream.pad_id)
-    batch = assemble(segments, views, paper, batch_config, buffers, marks)
+        aligned = batch_config.labels == "aligned"
+        pieces, views, marks = transform(ground.pieces(), views, stream.fim_sources, multiple, aligned=aligned)
+        one_per_row = batch_config.layout == "sbhd"
+        ground = lay_out(pieces, size, seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
+    batch = assemble(ground, views, Paper(size, seq_length, stream.pad_id), batch_config, buffers, marks)
     if stream.fim_sources:
         batch["fim"] = {stream.config.sources[n].name: vars(done) for n, done in sorted(marks.counts.items())}
     if stream.sources[0].members == 2:
@@ -155,66 +153,6 @@ def micro_batch_of(
         within = [number + 1, topology.dp_size, size, share.step.global_batch_size]
         batch["cursor"] = {**share.before, "within": within}
     return batch
-
-
-def _parts(step: StepPlan, taken: _Taken, rounds: tuple[Addressed, ...]) -> list[Segments]:
-    """Return the pieces of the rank's rows, round by round."""
-    rows = taken.number
-    parts: list[Segments] = []
-    before = frames = 0  # rows of the step and frames of the tables in earlier rounds
-    for span, round_ in zip(step.spans, rounds, strict=True):
-        places = np.flatnonzero((rows >= before) & (rows < before + span.last - span.first))
-        sequences = rows[places] - before + span.first
-        starts, plan = span.plan.sequence_start, span.plan.pieces
-        counts = starts[sequences + 1] - starts[sequences]
-        # Sequences with 2 and 3 pieces that begin at 10 and 40 give 10, 11, 40, 41, 42.
-        take = np.repeat(starts[sequences] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-        parts.append(
-            Segments(
-                row=np.repeat(taken.row[places], counts),
-                frame=plan.occurrence[take] + frames,
-                offset=round_.offset[take],
-                length=plan.length[take],
-                slot=plan.slot[take],
-                goes_on=plan.goes_on[take],
-                source=round_.source[take],
-                epoch=round_.epoch[take],
-                document=round_.document[take],
-                trained=None if round_.trained is None else _flat(round_.trained.take(take)),
-                fim=None if plan.fim is None else plan.fim[take],
-                trained_count=None if plan.fim is None else round_.trained_count[take],
-            )
-        )
-        before += span.last - span.first
-        frames += len(span.plan.frames)
-    return parts
-
-
-def _flat(spans: TrainedSpans) -> NDArray[np.int64]:
-    piece = np.repeat(np.arange(len(spans.first) - 1), np.diff(spans.first))
-    return np.column_stack([piece, spans.begin, spans.end])
-
-
-def _joined(parts: list[Segments]) -> Segments:
-    """Put the pieces of several rounds into the order of their rows."""
-    if len(parts) == 1:
-        return parts[0]
-    row = np.concatenate([part.row for part in parts])
-    order = np.argsort(row, kind="stable")
-    columns = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in parts[0].arrays()}
-    joined = Segments(**columns)
-    spans: list[NDArray[np.int64]] = []
-    shift = 0
-    for part in parts:
-        if part.trained is None:
-            return joined
-        spans.append(part.trained + np.array([shift, 0, 0]))
-        shift += len(part)
-    trained = np.concatenate(spans)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    trained[:, 0] = place[trained[:, 0]]
-    return replace(joined, trained=trained[np.argsort(trained[:, 0], kind="stable")])
 
 
 def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:

@@ -126,7 +126,8 @@ class Stream:
     def plan_round(self, number: int, breathe: Callable[[], None], first: int) -> Addressed:
         """Plan a round and look up where its pieces lie; `first` is the sequences of the run before it."""
         plan = self.planner.round(number, breathe, first)
-        return address(plan, self.sources, self.numbers, aligned=self.config.batch.labels == "aligned")
+        padding = np.full(plan.seq_length, self.pad_id, self.stored_dtype).data
+        return address(plan, self.sources, self.numbers, padding, self.config.batch)
 
 
 def open_stream(config: StreamConfig) -> Stream:

@@ -1,6 +1,5 @@
 """Decoded frames to the arrays of a micro batch, one copy."""
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.fim import Marks, horizon, label_gaps, part_ids
-from streampipe.assemble.segments import Frames, Ground, Segments, lay_out
+from streampipe.assemble.segments import DOCUMENT, EPOCH, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Frames, Ground
 from streampipe.shards.buffers import FrameBuffers
 
 IGNORED = -100
@@ -25,7 +24,7 @@ class Paper(NamedTuple):
 
 
 def assemble(
-    segments: Segments,
+    ground: Ground,
     frames: Frames,
     paper: Paper,
     config: BatchConfig,
@@ -35,13 +34,13 @@ def assemble(
     """Build one micro batch.
 
     Args:
-        segments: its pieces.
-        frames: each decoded frame as a memoryview of token ids, headers included, all of one format; `segments.offset`
-            counts its elements.
+        ground: its pieces, laid out; for SBHD one a row.
+        frames: each decoded frame as a memoryview of token ids, headers included, all of one format; offsets count its
+            elements.
         paper: rows and positions of a row, whose product is T, and the id that stands where no token is.
         config: layout, fields, labels and token_dtype are read.
         buffers: memory for the per-token arrays, used again when a batch has been given up.
-        marks: of the pieces that fill-in-the-middle transformed.
+        marks: of the pieces that fill-in-the-middle transformed, by their number among the pieces.
 
     Returns:
         THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens,
@@ -52,12 +51,8 @@ def assemble(
         Both: `loss_tokens`, the trained positions of this micro batch. Masks come from positions, never from token
             values.
     """
-    shape, pad_id = (paper.rows, paper.seq_length), paper.pad_id
-    if config.layout == "sbhd":
-        segments = _one_per_row(segments, shape[1])
-    ground = lay_out(segments, *shape)
-    writer = _Writer(segments, frames, ground, (shape[1], buffers, marks), config)
-    batch: dict[str, Any] = {"tokens": writer.tokens(pad_id)}
+    writer = _Writer(ground, frames, (paper.seq_length, buffers, marks), config)
+    batch: dict[str, Any] = {"tokens": writer.tokens(paper.pad_id)}
     makers = {
         "labels": lambda: writer.labels(batch["tokens"]),
         "position_ids": writer.position_ids,
@@ -66,45 +61,20 @@ def assemble(
         "fim_parts": writer.fim_parts,
         "horizon": writer.horizon,
     }
-    batch |= {field: makers[field]() for field in config.fields if field != "tokens"}
+    for field in config.fields:
+        if field != "tokens":
+            batch[field] = makers[field]()
+    table = ground.table
     if config.layout == "sbhd":
-        batch = {field: array.reshape(shape) for field, array in batch.items()}
-        batch["lengths"] = np.zeros(shape[0], np.int32)
-        batch["lengths"][segments.row] = segments.length
+        batch = {field: array.reshape(paper.rows, paper.seq_length) for field, array in batch.items()}
+        batch["lengths"] = np.where(table[SOURCE] < 0, 0, table[LENGTH]).astype(np.int32)
     else:
-        batch |= _boundaries(ground)
-    batch |= _identities(segments, ground)
+        batch |= writer.boundaries()
+    batch["source_ids"] = table[SOURCE].astype(np.int32)
+    batch["document_ids"] = table[DOCUMENT].copy()
+    batch["epochs"] = table[EPOCH].astype(np.int32)
     batch["loss_tokens"] = writer.loss_tokens()
     return batch
-
-
-def _one_per_row(segments: Segments, seq_length: int) -> Segments:
-    """Let each piece take its whole row: a padded row is one segment, right-padded."""
-    whole = np.full(len(segments), seq_length, np.int64)
-    return replace(segments, slot=whole)
-
-
-def _boundaries(ground: Ground) -> dict[str, Any]:
-    padded = np.zeros(len(ground.room) + 1, np.int32)
-    np.cumsum(ground.room, out=padded[1:])
-    real = padded
-    if not np.array_equal(ground.real, ground.room):
-        real = np.zeros(len(ground.real) + 1, np.int32)
-        np.cumsum(ground.real, out=real[1:])
-    return {"cu_seqlens": real, "cu_seqlens_padded": padded, "max_seqlen": int(ground.room.max())}
-
-
-def _identities(segments: Segments, ground: Ground) -> dict[str, Any]:
-    named: dict[str, NDArray[Any]] = {
-        "source_ids": segments.source,
-        "document_ids": segments.document,
-        "epochs": segments.epoch,
-    }
-    found: dict[str, Any] = {}
-    for name, values in named.items():
-        found[name] = np.full(len(ground.room), -1, values.dtype)
-        found[name][ground.place] = values
-    return found
 
 
 @lru_cache(maxsize=8)
@@ -121,40 +91,44 @@ class _Writer:
     """Makes each per-token array of one micro batch."""
 
     def __init__(
-        self,
-        segments: Segments,
-        frames: Frames,
-        ground: Ground,
-        room: tuple[int, FrameBuffers, Marks],
-        config: BatchConfig,
+        self, ground: Ground, frames: Frames, room: tuple[int, FrameBuffers, Marks], config: BatchConfig
     ) -> None:
-        self._segments = segments
-        self._seq_length, self._buffers, marks = room
+        self._seq_length, self._buffers, self._marks = room
         self._frames = frames
-        self._ground = ground
         self._dtype = np.dtype(config.token_dtype)
         self._aligned = config.labels == "aligned"
-        self._positions = int(ground.room.sum())
-        self._starts = ground.begin[ground.place]
-        self._ends = self._starts + segments.length
-        self._trained = None if segments.trained is None else self._mark(segments.trained)
-        self._marks = marks
-        # Where a token is that is not to be learnt, although the text goes on: in transformed pieces only.
-        self._untrained = [
-            slice(int(self._starts[piece]) + begin, int(self._starts[piece]) + end)
-            for piece, begin, end in label_gaps(marks, aligned=self._aligned)
-        ]
+        self._table = table = ground.table
+        self._room, length = table[ROOM], table[LENGTH]
+        self._borders = np.zeros(len(length) + 1, np.int32)
+        self._room.cumsum(out=self._borders[1:])
+        self._positions = int(self._borders[-1])
+        self._begins = self._borders[:-1]
+        self._ends = self._begins + length
+        pieces = np.flatnonzero(table[SOURCE] >= 0)
+        self._pieces = pieces
         # Where no token is: behind the real tokens of a padded piece, and the whole of a dummy document.
-        real = np.where(ground.piece < 0, 0, ground.real)
-        short = np.flatnonzero(real < ground.room)
-        self._empty = [
-            slice(begin, end)
-            for begin, end in zip(
-                (ground.begin[short] + real[short]).tolist(),
-                (ground.begin[short] + ground.room[short]).tolist(),
-                strict=True,
-            )
-        ]
+        self._padded = self._between(np.flatnonzero(length < self._room), self._ends)
+        dummies = np.flatnonzero(table[SOURCE] < 0)
+        self._empty = self._padded + self._between(dummies, self._begins)
+        self._tokens = int(length.sum()) - int(length[dummies].sum())
+        self._trained = None if ground.trained is None else self._mark(ground.trained)
+        # Where a token is that is not to be learnt, although the text goes on: in transformed pieces only.
+        self._untrained: list[slice] = []
+        if self._marks.piece:
+            starts = self._begins_of_pieces().tolist()
+            self._untrained = [
+                slice(starts[piece] + begin, starts[piece] + end)
+                for piece, begin, end in label_gaps(self._marks, aligned=self._aligned)
+            ]
+
+    def _begins_of_pieces(self) -> NDArray[np.int64]:
+        return self._begins[self._pieces].astype(np.int64)
+
+    def _between(self, segments: NDArray[np.intp], begins: NDArray[Any]) -> list[slice]:
+        """Return the positions from `begins` to the ends of the rooms of some segments."""
+        if not len(segments):
+            return []
+        return list(map(slice, begins[segments].tolist(), self._borders[segments + 1].tolist()))
 
     def _array(self, dtype: "np.dtype[Any]") -> NDArray[Any]:
         return np.frombuffer(self._buffers.take(self._positions * dtype.itemsize), dtype)
@@ -162,26 +136,38 @@ class _Writer:
     def _mark(self, trained: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which positions are trained: +1 where a span begins, -1 where it ends, summed up."""
         edges = np.zeros(self._positions + 1, np.int8)
-        np.add.at(edges, self._starts[trained[:, 0]] + trained[:, 1], 1)
-        np.add.at(edges, self._starts[trained[:, 0]] + trained[:, 2], -1)
+        begins = self._begins[trained[:, 0]]
+        np.add.at(edges, begins + trained[:, 1], 1)
+        np.add.at(edges, begins + trained[:, 2], -1)
         return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
+    def boundaries(self) -> dict[str, Any]:
+        """Return where sequences begin and end, with and without what is padded inside."""
+        real = self._borders
+        if self._padded:
+            real = np.zeros(len(self._borders), np.int32)
+            self._table[LENGTH].cumsum(out=real[1:])
+        return {"cu_seqlens": real, "cu_seqlens_padded": self._borders, "max_seqlen": int(self._room.max())}
+
     def tokens(self, pad_id: int) -> NDArray[Any]:
-        """Copy the pieces end to end as they are stored, then widen them all at once.
+        """Copy the segments end to end as they are stored, then widen them all at once.
 
         Memoryviews copy a slice in 0.2 µs and keep the interpreter lock; a numpy copy of a piece would let it go, and
         wait for it again, each time.
         """
-        segments, frames = self._segments, self._frames
-        stored = self._array(np.dtype(frames[int(segments.frame[0])].format if len(segments) else "H"))
+        table, frames = self._table, self._frames
+        stored = self._array(np.dtype(frames[-1].format))
         room = stored.data
-        for frame, offset, start, end in zip(
-            segments.frame.tolist(), segments.offset.tolist(), self._starts.tolist(), self._ends.tolist(), strict=True
+        begins, ends = self._begins.tolist(), self._ends.tolist()
+        offset = table[OFFSET]
+        behind = (offset + table[LENGTH]).tolist()
+        for frame, first, last, begin, end in zip(
+            table[FRAME].tolist(), offset.tolist(), behind, begins, ends, strict=True
         ):
-            room[start:end] = frames[frame][offset : offset + end - start]
+            room[begin:end] = frames[frame][first:last]
         tokens = self._array(self._dtype)
         tokens[:] = stored
-        for empty in self._empty:
+        for empty in self._padded:
             tokens[empty] = pad_id
         return tokens
 
@@ -190,17 +176,16 @@ class _Writer:
 
         Its last position has a target only if the piece goes on. Unshifted: the token itself.
         """
-        segments = self._segments
         labels = self._array(self._dtype)
         if self._aligned:
             labels.data[:-1] = tokens.data[1:]
             labels[self._ends - 1] = IGNORED
-            for piece in np.flatnonzero(segments.goes_on).tolist():
-                after = int(segments.offset[piece] + segments.length[piece])
-                labels[self._ends[piece] - 1] = self._frames[int(segments.frame[piece])][after]
+            for piece in np.flatnonzero(self._table[GOES_ON]).tolist():
+                frame, offset, length = self._table[FRAME : LENGTH + 1, piece].tolist()
+                labels[self._ends[piece] - 1] = self._frames[frame][offset + length]
         else:
             labels[:] = tokens
-            labels[self._starts] = IGNORED
+            labels[self._begins] = IGNORED
         for empty in self._empty:
             labels[empty] = IGNORED
         for gap in self._untrained:
@@ -213,8 +198,9 @@ class _Writer:
         position_ids = self._array(self._dtype)
         counting = _counting(self._seq_length, self._dtype.name)
         positions = position_ids.data
-        for begin, room in zip(self._ground.begin.tolist(), self._ground.room.tolist(), strict=True):
-            positions[begin : begin + room] = counting[:room]
+        borders = self._borders.tolist()
+        for begin, end, room in zip(borders, borders[1:], self._room.tolist(), strict=False):
+            positions[begin:end] = counting[:room]
         return position_ids
 
     def loss_mask(self) -> NDArray[np.float32]:
@@ -222,7 +208,7 @@ class _Writer:
             return self._trained.astype(np.float32)
         mask = self._array(np.dtype(np.float32))
         mask.data[:] = _ones(self._positions)
-        mask[self._ends[~self._segments.goes_on] - 1 if self._aligned else self._starts] = 0.0
+        mask[self._ends[self._table[GOES_ON] == 0] - 1 if self._aligned else self._begins] = 0.0
         for empty in self._empty:
             mask[empty] = 0.0
         for gap in self._untrained:
@@ -236,14 +222,15 @@ class _Writer:
         return mask
 
     def fim_parts(self) -> NDArray[np.int8]:
-        return part_ids(self._marks, self._starts, self._positions)
+        return part_ids(self._marks, self._begins_of_pieces(), self._positions)
 
     def horizon(self) -> NDArray[np.int32]:
-        return horizon(self._marks, self._starts, self._positions)
+        return horizon(self._marks, self._begins_of_pieces(), self._positions)
 
     def loss_tokens(self) -> int:
         if self._trained is not None:
             return int(self._trained.sum())
         untrained = sum(gap.stop - gap.start for gap in self._untrained)
-        trained = int(self._segments.length.sum()) - len(self._segments) - untrained
-        return trained + int(self._segments.goes_on.sum()) if self._aligned else trained
+        going_on = int(self._table[GOES_ON].sum()) if self._aligned else 0
+        trained: int = self._tokens - len(self._pieces) - untrained + going_on
+        return trained

@@ -1,18 +1,20 @@
 """Where each piece of a batch comes from and where it goes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+Frames = Sequence[memoryview]
+
 
 @dataclass(frozen=True)
 class Segments:
-    """The pieces of one micro batch: arrays of length P, in the order of their sequences.
+    """Pieces that are to be laid into rows: arrays of length P, in the order of their sequences.
 
     Attributes:
-        row: int64, the sequence of the micro batch that each lies in, ascending.
+        row: int64, the sequence that each lies in, ascending.
         frame: int64, position in the list of decoded frames.
         offset: int64, the piece's first token inside that frame, in tokens.
         length, slot: int64, tokens of the piece, and the room that it takes.
@@ -40,52 +42,119 @@ class Segments:
     def __len__(self) -> int:
         return len(self.row)
 
-    def arrays(self) -> tuple[str, ...]:
-        """Return the names of the arrays that have an element for each piece."""
-        return _ALWAYS if self.fim is None else _WITH_FIM
 
-
-_ALWAYS = ("row", "frame", "offset", "length", "slot", "goes_on", "source", "epoch", "document")
-_WITH_FIM = (*_ALWAYS, "fim", "trained_count")
+# Rows of a ground's table. The last two are there only where a source has fill-in-the-middle.
+FRAME, OFFSET, LENGTH, ROOM, GOES_ON, SOURCE, EPOCH, DOCUMENT, FIM, TRAINED_COUNT = range(10)
 
 
 @dataclass(frozen=True)
 class Ground:
-    """The rows of a batch, cut into segments: S pieces and dummy documents, in memory order.
+    """Rows of positions cut into segments, in memory order: S pieces and dummy documents, which cover all rows.
+
+    One table, so that the segments of a batch are gathered from those of a round at once.
 
     Attributes:
-        begin: int64 [S], first position of each segment.
-        room: int64 [S], positions of each segment; they cover all rows.
-        real: int64 [S], tokens of each segment; a dummy document's are its whole room.
-        piece: int64 [S], the piece that stands in it; -1 for a dummy document.
-        place: int64 [P], the segment of each piece.
+        table: int64 [8 or 10, S]: the columns of `Segments`, by the numbers above. A dummy document is of source, epoch
+            and document -1; its tokens fill its room, and are the beginning of a frame of padding.
+        first: int64 [rows + 1], the segments of row i are `first[i]` up to `first[i + 1]`.
+        trained: int64 [K, 3], sorted: a segment and the positions `[begin, end)` of it that are trained; None where all
+            that have a target are.
     """
 
-    begin: NDArray[np.int64]
-    room: NDArray[np.int64]
-    real: NDArray[np.int64]
-    piece: NDArray[np.int64]
-    place: NDArray[np.int64]
+    table: NDArray[np.int64]
+    first: NDArray[np.int64]
+    trained: NDArray[np.int64] | None = None
+
+    def take(self, rows: NDArray[np.int64]) -> "Ground":
+        """Return some rows, in the order asked for."""
+        begin = self.first[rows]
+        counts = self.first[rows + 1] - begin
+        first = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(counts, out=first[1:])
+        # Rows with 2 and 3 segments that begin at 10 and 40 give 10, 11, 40, 41, 42.
+        taken = np.repeat(begin - first[:-1], counts)
+        taken += np.arange(len(taken))
+        trained = self.trained
+        if trained is not None:
+            low, high = (np.searchsorted(trained[:, 0], taken, side) for side in ("left", "right"))
+            segment = np.repeat(np.arange(len(taken)), high - low)
+            spans = np.arange(len(segment)) + np.repeat(low - (np.cumsum(high - low) - (high - low)), high - low)
+            trained = np.column_stack([segment, trained[spans, 1:]])
+        return Ground(self.table.take(taken, axis=1), first, trained)
+
+    def between(self, begin: int, end: int) -> "Ground":
+        """Return the rows `[begin, end)`."""
+        low, high = int(self.first[begin]), int(self.first[end])
+        trained = self.trained
+        if trained is not None:
+            trained = trained[slice(*np.searchsorted(trained[:, 0], (low, high)))] - (low, 0, 0)
+        return Ground(self.table[:, low:high], self.first[begin : end + 1] - low, trained)
+
+    def pieces(self) -> Segments:
+        """Return the pieces alone, for changing them and laying them out again."""
+        real = np.flatnonzero(self.table[SOURCE] >= 0)
+        row = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))[real]
+        frame, offset, length, slot, goes_on, source, epoch, document, *more = self.table.take(real, axis=1)
+        trained = self.trained
+        if trained is not None:
+            trained = np.column_stack([np.searchsorted(real, trained[:, 0]), trained[:, 1:]])
+        narrow = goes_on.astype(bool), source.astype(np.int32), epoch.astype(np.int32)
+        segments = Segments(row, frame, offset, length, slot, *narrow, document, trained)
+        if not more:
+            return segments
+        return replace(segments, fim=more[0].view(np.uint64), trained_count=more[1])
 
 
-def lay_out(segments: Segments, rows: int, seq_length: int) -> Ground:
+def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
+    """Return the rows of several grounds as one; to the frames of each a shift is added."""
+    tables, firsts, spans = [], [np.zeros(1, np.int64)], []
+    segments = 0
+    for ground, shift in zip(grounds, shifts, strict=True):
+        table = ground.table.copy()
+        table[FRAME] += shift
+        tables.append(table)
+        firsts.append(ground.first[1:] + segments)
+        if ground.trained is not None:
+            spans.append(ground.trained + np.array([segments, 0, 0]))
+        segments += table.shape[1]
+    trained = np.concatenate(spans) if spans else None
+    return Ground(np.concatenate(tables, axis=1), np.concatenate(firsts), trained)
+
+
+def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, one_per_row: bool = False) -> Ground:
     """Give every piece its positions; what a row has left over becomes a dummy document.
 
     So rows end where sequences end. Slots 8 and 4 in a row of 16 give segments that begin at 0, 8 and 12, the last of
     them a dummy document of 4.
+
+    Args:
+        segments: the pieces.
+        rows: how many; those without a piece are dummy documents.
+        seq_length: positions of a row.
+        pad_frame: the frame that holds `seq_length` times what stands where no token is.
+        one_per_row: let each piece, which is alone in its row, take all of it: a padded row is one segment.
     """
     pieces = len(segments)
-    used = np.bincount(segments.row, weights=segments.slot, minlength=rows).astype(np.int64)
+    slot = np.full(pieces, seq_length) if one_per_row else segments.slot
+    used = np.bincount(segments.row, weights=slot, minlength=rows).astype(np.int64)
     tailed = used < seq_length
     # A dummy document stands behind the pieces of its row: pieces move up by the dummies of the rows before theirs.
     dummies = np.cumsum(tailed)
     place = np.arange(pieces) + (dummies - tailed)[segments.row]
-    count = pieces + int(dummies[-1])
-    room, real, piece = np.zeros(count, np.int64), np.zeros(count, np.int64), np.full(count, -1)
-    room[place], real[place], piece[place] = segments.slot, segments.length, np.arange(pieces)
-    tails = piece < 0
-    room[tails] = real[tails] = (seq_length - used)[tailed]
-    return Ground(np.cumsum(room) - room, room, real, piece, place)
-
-
-Frames = Sequence[memoryview]
+    fim, trained_count = segments.fim, segments.trained_count
+    columns = [segments.frame, segments.offset, segments.length, slot, segments.goes_on]
+    columns += [segments.source, segments.epoch, segments.document]
+    if fim is not None and trained_count is not None:
+        columns += [fim.view(np.int64), trained_count]
+    table = np.zeros((len(columns), pieces + int(dummies[-1])), np.int64)
+    table[FRAME], table[SOURCE], table[EPOCH], table[DOCUMENT] = pad_frame, -1, -1, -1
+    tails = np.flatnonzero(tailed)
+    first = np.zeros(rows + 1, np.int64)
+    np.cumsum(np.bincount(segments.row, minlength=rows) + tailed, out=first[1:])
+    table[LENGTH, first[tails + 1] - 1] = table[ROOM, first[tails + 1] - 1] = seq_length - used[tails]
+    for number, column in enumerate(columns):
+        table[number, place] = column
+    trained = segments.trained
+    if trained is not None:
+        trained = np.column_stack([place[trained[:, 0]], trained[:, 1:]])
+    return Ground(table, first, trained)

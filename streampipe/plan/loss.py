@@ -35,12 +35,10 @@ class TrainedSpans:
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
 
-    def take(self, pieces: NDArray[np.int64]) -> "TrainedSpans":
-        """Return the spans of `pieces`, in that order."""
-        counts = self.first[pieces + 1] - self.first[pieces]
-        first = np.concatenate([[0], np.cumsum(counts)])
-        at = np.repeat(self.first[pieces] - first[:-1], counts) + np.arange(first[-1])
-        return TrainedSpans(first, self.begin[at], self.end[at])
+    def table(self) -> NDArray[np.int64]:
+        """Return each span with the piece that it is of: int64 [K, 3]."""
+        piece = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        return np.column_stack([piece, self.begin, self.end])
 
 
 def trained_spans(pieces: Pieces, entry: NDArray[np.int64], spans: LossSpans, *, aligned: bool) -> TrainedSpans:

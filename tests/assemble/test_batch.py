@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 from streampipe.assemble.batch import IGNORED, Paper
 from streampipe.assemble.batch import assemble as assemble_views
 from streampipe.assemble.batch_config import BatchConfig
-from streampipe.assemble.segments import Segments
+from streampipe.assemble.segments import Segments, lay_out
 from streampipe.errors import ConfigError
 from streampipe.shards.buffers import FrameBuffers
 
 
 def assemble(pieces, frames, shape, config, pad_id):
-    views = [memoryview(frame) for frame in frames]
-    return assemble_views(pieces, views, Paper(*shape, pad_id), config, FrameBuffers())
+    padding = np.full(shape[1], pad_id, frames[0].dtype if frames else np.uint16)
+    views = [memoryview(frame) for frame in [*frames, padding]]
+    ground = lay_out(pieces, *shape, len(frames), one_per_row=config.layout == "sbhd")
+    return assemble_views(ground, views, Paper(*shape, pad_id), config, FrameBuffers())
 
 
 ALL = ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")
