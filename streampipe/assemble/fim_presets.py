@@ -39,14 +39,15 @@ PRESETS: dict[str, Preset] = {
         "<fim_prefix>",
         "<fim_suffix>",
         "<fim_middle>",
-        "StarCoder, arXiv 2305.06161 (PSM and SPM variant 2, half each); special_tokens_map.json of "
-        "bigcode/starcoder and starcoder2",
+        "StarCoder, arXiv 2305.06161; bigcode-project/Megatron-LM, which trained it (megatron/tokenizer/tokenizer.py "
+        "has the names, permute in megatron/data/gpt_dataset.py PSM and SPM variant 2, half each); StarCoder2 likewise",
     ),
     "santacoder": Preset(
         "<fim-prefix>",
         "<fim-suffix>",
         "<fim-middle>",
-        "SantaCoder, arXiv 2301.03988; model card of bigcode/santacoder (hyphens, not underscores)",
+        "SantaCoder, arXiv 2301.03988; model card of bigcode/santacoder (hyphens, not underscores); trained by the "
+        "code of bigcode-project/Megatron-LM, so PSM and SPM variant 2, half each",
     ),
     "deepseek": Preset(
         "<｜fim▁begin｜>",
@@ -59,44 +60,51 @@ PRESETS: dict[str, Preset] = {
         "<|fim_prefix|>",
         "<|fim_suffix|>",
         "<|fim_middle|>",
-        "Qwen2.5-Coder, arXiv 2409.12186 (PSM); tokenizer_config.json of Qwen2.5 and Qwen3",
+        "Qwen2.5-Coder, arXiv 2409.12186 (PSM); README of QwenLM/Qwen2.5-Coder; tokenizer.json of Qwen3",
     ),
     "codellama": Preset(
         "▁<PRE>",
         "▁<SUF>",
         "▁<MID>",
-        "Code Llama, arXiv 2308.12950 (half PSM, half SPM variant 2); CodeLlamaTokenizer of transformers",
+        "Code Llama, arXiv 2308.12950 (half PSM, half SPM variant 2); infilling_prompt_tokens in llama/generation.py "
+        "of meta-llama/codellama, names in llama/tokenizer.py",
     ),
     "codegemma": Preset(
         "<|fim_prefix|>",
         "<|fim_suffix|>",
         "<|fim_middle|>",
-        "CodeGemma, arXiv 2406.11409 (PSM and SPM); ai.google.dev, CodeGemma prompt structure",
+        "CodeGemma, arXiv 2406.11409 (PSM and SPM, of which variant is not said); ai.google.dev, CodeGemma prompt "
+        "structure (the names, PSM)",
     ),
     "seed-coder": Preset(
         "<[fim-prefix]>",
         "<[fim-suffix]>",
         "<[fim-middle]>",
-        "Seed-Coder, arXiv 2506.03524 (SPM variant 1); tokenizer of ByteDance-Seed/Seed-Coder-8B-Base",
+        "Seed-Coder, arXiv 2506.03524, section 2.2.6 (the names; SPM variant 1 only, cut at characters)",
         spm=SPM_V1,
     ),
     "codestral": Preset(
         "[PREFIX]",
         "[SUFFIX]",
         None,
-        "mistral-common, encode_fim: [SUFFIX] suffix [PREFIX] prefix, and no token before the middle",
+        "mistral-common, encode_fim: [SUFFIX] suffix [PREFIX] prefix, and no token before the middle ([MIDDLE] is in "
+        "the vocabulary, unused)",
         spm=["SUF", "suffix", "PRE", "prefix", "middle"],
     ),
     "glm": Preset(
         "<|code_prefix|>",
         "<|code_suffix|>",
         "<|code_middle|>",
-        "tokenizer_config.json of zai-org/GLM-4.5 (PSM in its prompts)",
+        "names: GLM-4.5 in llama.cpp, src/llama-vocab.cpp; SPM variant 1: guides/Infilling_guideline.md of "
+        "zai-org/CodeGeeX4, the only prompts that its makers give; PSM: what editors send to GLM-4.5",
+        psm=PSM,
+        spm=SPM_V1,
     ),
     "granite": Preset(
         "<fim_prefix>",
         "<fim_suffix>",
         "<fim_middle>",
-        "Granite Code, arXiv 2405.04324 (PSM and SPM, rate 0.5; StarCoder's tokenizer)",
+        "Granite Code, arXiv 2405.04324 (PSM and SPM, rate 0.5; StarCoder's tokenizer; names in llama.cpp, "
+        "src/llama-vocab.cpp)",
     ),
 }
