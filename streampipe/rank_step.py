@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from streampipe.address import Addressed
 from streampipe.assemble.batch import NO_MARKS, Paper, assemble
 from streampipe.assemble.fim import transform
+from streampipe.assemble.megatron_windows import transform_windows
 from streampipe.assemble.segments import Frames, Segments
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
@@ -135,14 +136,16 @@ def micro_batch_of(
     segments = Segments(**columns, trained=trained)
     views: Frames = share.views()
     marks = NO_MARKS
-    if stream.fim_sources:
+    if stream.fim_windows is not None:
+        segments, views, marks = transform_windows(segments, views, stream.fim_windows)
+    elif stream.fim_sources:
         multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
         segments, views, marks = transform(
             segments, views, stream.fim_sources, multiple, aligned=batch_config.labels == "aligned"
         )
     paper = Paper(size, share.step.seq_length, stream.pad_id)
     batch = assemble(segments, views, paper, batch_config, buffers, marks)
-    if stream.fim_sources:
+    if marks.counts:
         batch["fim"] = {stream.config.sources[n].name: vars(done) for n, done in sorted(marks.counts.items())}
     if stream.sources[0].members == 2:
         batch["pair_ids"] = batch["document_ids"]

@@ -19,6 +19,7 @@ class Preset:
         facts: where they come from.
         psm, spm: the orders that the family was trained with, where they are not the usual ones; None for one that it
             does not know.
+        pad: name of the token that fills windows up with `compat: megatron`; None where the family has none.
     """
 
     prefix: str
@@ -27,6 +28,7 @@ class Preset:
     facts: str
     psm: Template | None = None
     spm: Template | None = None
+    pad: str | None = None
 
     def __post_init__(self) -> None:
         if self.psm is None and self.spm is None:
@@ -41,12 +43,14 @@ PRESETS: dict[str, Preset] = {
         "<fim_middle>",
         "StarCoder, arXiv 2305.06161 (PSM and SPM variant 2, half each); special_tokens_map.json of "
         "bigcode/starcoder and starcoder2",
+        pad="<fim_pad>",
     ),
     "santacoder": Preset(
         "<fim-prefix>",
         "<fim-suffix>",
         "<fim-middle>",
         "SantaCoder, arXiv 2301.03988; model card of bigcode/santacoder (hyphens, not underscores)",
+        pad="<fim-pad>",
     ),
     "deepseek": Preset(
         "<｜fim▁begin｜>",
@@ -60,6 +64,7 @@ PRESETS: dict[str, Preset] = {
         "<|fim_suffix|>",
         "<|fim_middle|>",
         "Qwen2.5-Coder, arXiv 2409.12186 (PSM); tokenizer_config.json of Qwen2.5 and Qwen3",
+        pad="<|fim_pad|>",
     ),
     "codellama": Preset(
         "▁<PRE>",
@@ -98,5 +103,6 @@ PRESETS: dict[str, Preset] = {
         "<fim_suffix>",
         "<fim_middle>",
         "Granite Code, arXiv 2405.04324 (PSM and SPM, rate 0.5; StarCoder's tokenizer)",
+        pad="<fim_pad>",
     ),
 }
