@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from streampipe import ConfigError, CursorMismatchError, build_loader, config_from
 from streampipe.assemble.megatron_fim import MegatronFim
 from streampipe.assemble.megatron_windows import KeyedDraws
-from streampipe.encoder import open_encoder
+from streampipe.encoder import open_codec, open_encoder
 from streampipe.rng import raw_words
 from streampipe.shards import Document
 from streampipe.stream import open_stream
@@ -38,7 +38,7 @@ def texts(count, seed):
             for _ in range(rng.choice([1, 1, 3]))
         ]
         found.append([*[id_ for file in files for id_ in [SEPARATOR, *file]][1:], END])
-        found.append([*own.encode(rng.choice(["x", "y = 1", "f()"]), first=True), END])
+        found.append([*own.encode(rng.choice(["x", "y = 1", "f()", "a = '<file_sep>'"]), first=True), END])
     return found
 
 
@@ -259,6 +259,20 @@ def test_parts_get_what_the_tokenizer_adds_and_lose_special_tokens(tmp_path):
                 assert target == start
                 met += 1
     assert met > 60
+
+
+def test_what_a_file_cuts_fills_up_or_draws_by_itself_is_off():
+    content = json.loads(TOKENIZER)
+    content["model"]["dropout"] = 0.5
+    content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 900}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "<s>",
+    }  # fmt: skip
+    text = "".join(LINES) + "<file_sep>"
+    ids = open_codec(json.dumps(content).encode(), "$").encode(text)
+    assert ids == Whole(TOKENIZER).encode(text)
+    assert ids[-1] == SEPARATOR, "a special token that a text quotes becomes one"
 
 
 def test_a_stream_without_it_is_planned_as_ever(folder):
