@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from streampipe.assemble.batch_config import BatchConfig
-from streampipe.assemble.fim_config import FimConfig
+from streampipe.assemble.fim_config import FimConfig, check_policy
 from streampipe.errors import ConfigError
 from streampipe.mock import MockConfig
 from streampipe.plan.blend import OnExhausted
@@ -17,7 +17,7 @@ from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
 
 # Keys of DESIGN that later releases build; refused by name until then, so that no option is parsed and ignored.
-_NOT_BUILT = {"cache", "give_up_after", "split_on", "fragment_rate", "compat"}
+_NOT_BUILT = {"cache", "give_up_after"}
 _TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -198,12 +198,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self.storage.check()
         for number, source in enumerate(self.sources):
             _check_source(source, f"$.sources[{number}]")
-            if source.fim is not None and self.packing.policy == "concat":
-                raise ConfigError(
-                    f"$.sources[{number}].fim: documents are transformed whole, but packing.policy concat cuts them "
-                    "anywhere, sentinels from their parts; choose best_fit"
-                )
             self.shuffle_of(number)
+        check_policy([source.fim for source in self.sources], self.packing, self.batch.fields)
         self._check_order()
         names = [source.name for source in self.sources]
         phases = self.in_phases()
@@ -249,6 +245,11 @@ def _changed(config: StreamConfig, phase: PhaseConfig, where: str) -> StreamConf
             if source.fim is None:
                 raise ConfigError(
                     f"{where}.fim.{source.name}: the source has no fim to change; give it one, with rate: 0 before this"
+                )
+            if source.fim.compat is not None:
+                raise ConfigError(
+                    f"{where}.fim.{source.name}: compat: megatron keeps its rates for the whole run, as Megatron does; "
+                    "remove it"
                 )
             parts["sources"][number] = replace(source, fim=replace(source.fim, **phase.fim[source.name]))
     for name in ("seq_length", "shuffle"):

@@ -2,11 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from streampipe.assemble.byte_table import ByteTable, has_safe_border
 from streampipe.errors import ConfigError
+
+_Made = TypeVar("_Made")
 
 _CONTRACTIONS = {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -70,8 +72,6 @@ class TokenizerEncoder:
         for token in plain.get("added_tokens") or []:
             token["special"] = token["content"] in special
         plain |= {"truncation": None, "padding": None, "post_processor": None}
-        if plain["model"].get("dropout") is not None:
-            plain["model"]["dropout"] = None
         self._first = _loaded(plain, library)
         bare = _without_prefix(plain)
         self._inner = self._first if bare == plain else _loaded(bare, library)
@@ -101,26 +101,72 @@ class TokenizerEncoder:
         return text if self.encode(text, first=first) == list(ids) else None
 
 
+class WholeCodec:
+    """Decodes and encodes as the file says, as Megatron does; `streampipe.assemble.megatron_fim.Codec`.
+
+    Special tokens vanish from texts, a special token that a text quotes becomes one, and every text gets the start and
+    end tokens that the file adds.
+
+    Args:
+        content: of the tokenizer.json.
+        library: the module `tokenizers`.
+    """
+
+    def __init__(self, content: Mapping[str, Any], library: Any) -> None:
+        self._tokenizer = _loaded({**content, "truncation": None, "padding": None}, library)
+        self._tokenizer.encode_special_tokens = False
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without special tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+
 def open_encoder(data: bytes, special: Mapping[str, int], where: str) -> TokenizerEncoder:
     """Make an encoder of a tokenizer.json.
 
     Raises:
         ConfigError: when the library is missing, or cannot read the file.
     """
+    library = _library(where, "cutting inside tokens", ", or use level: token")
+    return _made(lambda: TokenizerEncoder(json.loads(data), special, library), where)
+
+
+def open_codec(data: bytes, where: str) -> WholeCodec:
+    """Make a codec of a tokenizer.json.
+
+    Raises:
+        ConfigError: when the library is missing, or cannot read the file.
+    """
+    library = _library(where, "compat: megatron", "")
+    return _made(lambda: WholeCodec(json.loads(data), library), where)
+
+
+def _library(where: str, what: str, instead: str) -> Any:
     try:
         import tokenizers  # noqa: PLC0415 (an extra that only texts that are cut inside tokens need)
     except ImportError as error:
         raise ConfigError(
-            f"{where}: cutting inside tokens needs the library `tokenizers`, which is not installed; install "
-            "`streampipe-llm[fim]`, or use level: token"
+            f"{where}: {what} needs the library `tokenizers`, which is not installed; install "
+            f"`streampipe-llm[fim]`{instead}"
         ) from error
+    return tokenizers.Tokenizer
+
+
+def _made(make: Callable[[], _Made], where: str) -> _Made:
     try:
-        return TokenizerEncoder(json.loads(data), special, tokenizers.Tokenizer)
+        return make()
     except (ValueError, KeyError) as error:
         raise ConfigError(f"{where}: the source's tokenizer.json cannot be used ({error})") from error
 
 
 def _loaded(content: Mapping[str, Any], library: Any) -> Any:
+    if content["model"].get("dropout") is not None:
+        content = {**content, "model": {**content["model"], "dropout": None}}
     try:
         tokenizer = library.from_str(json.dumps(content, ensure_ascii=False))
     except Exception as error:  # the library raises a bare Exception

@@ -3,8 +3,9 @@
 import hashlib
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -12,10 +13,12 @@ from streampipe.assemble.fim import Order, SourceFim
 from streampipe.assemble.fim_config import FimConfig
 from streampipe.assemble.fim_cuts import Cutter, TokenCutter
 from streampipe.assemble.fim_text import TextCutter
+from streampipe.assemble.megatron_fim import MegatronFim
+from streampipe.assemble.megatron_windows import MegatronWindows
 from streampipe.config import SourceConfig, StreamConfig
-from streampipe.encoder import open_encoder
+from streampipe.encoder import open_codec, open_encoder
 from streampipe.errors import ConfigError
-from streampipe.fim_sentinels import order_items, sentinel_ids, tokenizer_file
+from streampipe.fim_sentinels import named_id, order_items, sentinel_ids, tokenizer_file
 from streampipe.opening import OpenedSource, takes_part
 from streampipe.plan.fim import FimPlan
 from streampipe.shards.source import Source
@@ -27,9 +30,12 @@ class OpenedFim:
 
     Attributes:
         sources: how pieces are transformed.
+        windows: instead, how windows are, with `compat: megatron`; tokenizer: the hash of what encodes them.
     """
 
     sources: dict[int, SourceFim] = field(default_factory=dict)
+    windows: MegatronWindows | None = None
+    tokenizer: str = ""
 
     def plans_of(self, phase: StreamConfig, numbers: list[int]) -> tuple[FimPlan | None, ...]:
         """Return what the plan of a phase must know of each source of the blend."""
@@ -51,16 +57,22 @@ class OpenedFim:
         )
 
     def digest_of(self, phase: StreamConfig) -> str:
-        """Return a hash of whatever decides the transformed pieces of a phase; "" without any."""
+        """Return a hash of whatever decides the transformed pieces, or windows, of a phase; "" without any."""
+        if self.windows is not None:
+            return _hash(["megatron", *astuple(self.windows.fim), self.tokenizer])
         canonical = [
             [source.name, _settings(source.fim), [_ids(order) for order in own.orders], own.start, own.end]
             for number, own in self.sources.items()
             if takes_part(phase, number) and (source := phase.sources[number]).fim is not None
         ]
-        return hashlib.sha256(msgspec.json.encode(sorted(canonical))).hexdigest()[:12] if canonical else ""
+        return _hash(sorted(canonical)) if canonical else ""
 
 
 NO_FIM = OpenedFim()
+
+
+def _hash(canonical: list[Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(canonical)).hexdigest()[:12]
 
 
 def _settings(fim: FimConfig | None) -> list[object]:
@@ -86,6 +98,8 @@ def open_fim(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
     Raises:
         ConfigError: when sentinels are not in the tokenizer, or the source cannot be transformed.
     """
+    if any(fim is not None and fim.compat for fim in (config.sources[number].fim for number in numbers)):
+        return _open_windows(config, sources, numbers)
     itemsize = max((source.token_dtype.itemsize for source in sources), default=2)
     opened: dict[int, SourceFim] = {}
     for source, number in zip(sources, numbers, strict=True):
@@ -119,6 +133,62 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
     built = source.manifest.build if isinstance(source, Source) else {}
     start, end = (int(built.get(name) is not None) for name in ("bos", "eos"))
     return SourceFim((orders[0], orders[1]), cutter, start, end, fim.loss == "middle")
+
+
+def _open_windows(config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> OpenedFim:
+    opened: list[tuple[Source, MegatronFim]] = []
+    for source, number in zip(sources, numbers, strict=True):
+        where = f"$.sources[{number}].fim"
+        fim = config.sources[number].fim
+        if fim is None or not isinstance(source, Source):
+            raise ConfigError(f"{where}: a mock source has no text; give every source a path with compat: megatron")
+        opened.append((source, _megatron(fim, source, where)))
+        first = opened[0][0]
+        if opened[-1][1] != opened[0][1] or source.tokenizer.hash != first.tokenizer.hash:
+            raise ConfigError(
+                f"{where}: windows mix sources, but {source.name!r} ({source.url}) was built with another "
+                f"tokenizer.json or end token than {first.name!r} ({first.url}): {source.tokenizer.hash[:16]} with "
+                f"end token {source.tokenizer.eos_id}, and {first.tokenizer.hash[:16]} with {first.tokenizer.eos_id}; "
+                "build both with the same, or give each a stream of its own"
+            )
+    where = f"$.sources[{numbers[0]}].fim"
+    codec = open_codec(tokenizer_file(opened[0][0], where), where)
+    return OpenedFim(
+        windows=MegatronWindows(opened[0][1], codec, tuple(numbers)), tokenizer=opened[0][0].tokenizer.hash
+    )
+
+
+def _megatron(fim: FimConfig, source: Source, where: str) -> MegatronFim:
+    """Return Megatron's options with the ids that tokens have in a source."""
+
+    @cache
+    def read() -> bytes:
+        return tokenizer_file(source, where)
+
+    tokenizer = source.tokenizer
+    if source.manifest.build.get("eos") is None or tokenizer.eos_id is None:
+        raise ConfigError(
+            f"{where}: compat: megatron parts windows at end tokens, but the documents of {source.name!r} "
+            f"({source.url}) have none; build the source with one (shardtools build --eos)"
+        )
+    ids = sentinel_ids(fim, source, read, where)
+    if ids["PAD"] == tokenizer.pad_id:
+        raise ConfigError(
+            f"{where}.sentinels.pad: {ids['PAD']} is the padding token of {source.name!r}, from which Megatron takes "
+            "the loss, and how many of them a step has is not known before its texts are; name another token"
+        )
+    return MegatronFim(
+        prefix=ids["PRE"],
+        middle=ids["MID"],
+        suffix=ids["SUF"],
+        pad=ids["PAD"],
+        eod=tokenizer.eos_id,
+        rate=fim.rate,
+        spm_rate=fim.spm_rate,
+        split=None if fim.split_on is None else named_id(fim.split_on, source, read, f"{where}.split_on"),
+        fragment_rate=fim.fragment_rate or 0.0,
+        no_prefix=fim.no_prefix,
+    )
 
 
 def _text_encoder(source: OpenedSource, read: Callable[[], bytes], where: str) -> Callable[[str], list[int]]:

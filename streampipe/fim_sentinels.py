@@ -13,6 +13,7 @@ from streampipe.shards.source import Source
 from streampipe.shards.tokenizer_hash import TOKENIZER_NAME, tokenizer_hashes
 
 _ROLES = {"PRE": "prefix", "SUF": "suffix", "MID": "middle"}
+_NAMES = {**_ROLES, "PAD": "pad"}
 _PARTS = {"prefix": 1, "suffix": 2, "middle": 3}  # as in `fim_parts`
 
 
@@ -53,7 +54,7 @@ def vocabulary(data: bytes) -> dict[str, int]:
 
 
 def sentinel_ids(fim: FimConfig, source: OpenedSource, read: Callable[[], bytes], where: str) -> dict[str, int]:
-    """Return the id of each role, `PRE`, `SUF` and `MID` (absent for models without a middle token).
+    """Return the id of each role, `PRE`, `SUF` and `MID` (absent for models without a middle token); `PAD` with compat.
 
     Args:
         fim: of the source.
@@ -74,22 +75,44 @@ def sentinel_ids(fim: FimConfig, source: OpenedSource, read: Callable[[], bytes]
     for role, token in named.items():
         if isinstance(token, str) and token not in known:
             raise ConfigError(
-                f"{where}.sentinels: {source.name!r} ({source.url}) has no token {token!r} for the {_ROLES[role]}, "
+                f"{where}.sentinels: {source.name!r} ({source.url}) has no token {token!r} for the {_NAMES[role]}, "
                 f"{_closest(token, known)}; choose another preset, or name the tokens"
             )
         ids[role] = known[token] if isinstance(token, str) else token
-        if not 0 <= ids[role] <= source.tokenizer.max_id:
-            raise ConfigError(
-                f"{where}.sentinels: the id {ids[role]} of the {_ROLES[role]} is not within 0 and "
-                f"{source.tokenizer.max_id}, the largest of {source.name!r}"
-            )
+        _require_within(ids[role], f"of the {_NAMES[role]}", source, f"{where}.sentinels")
     if len(set(ids.values())) < len(ids):
         raise ConfigError(
             f"{where}.sentinels: two roles share an id in {source.name!r}: "
-            f"{', '.join(f'{_ROLES[role]} {token!r} is {ids[role]}' for role, token in named.items())}; parts could "
+            f"{', '.join(f'{_NAMES[role]} {token!r} is {ids[role]}' for role, token in named.items())}; parts could "
             "not be told apart; give each a token of its own"
         )
     return ids
+
+
+def named_id(token: str | int, source: OpenedSource, read: Callable[[], bytes], where: str) -> int:
+    """Return the id of one token, given by its name or its id.
+
+    Raises:
+        ConfigError: for what is not one token of the source's tokenizer.
+    """
+    if isinstance(token, int):
+        _require_within(token, "of the token", source, where)
+        return token
+    known = vocabulary(read())
+    if token not in known:
+        raise ConfigError(
+            f"{where}: {source.name!r} ({source.url}) has no token {token!r}, {_closest(token, known)}; name one that "
+            "is a single token there, or give its id"
+        )
+    return known[token]
+
+
+def _require_within(number: int, whose: str, source: OpenedSource, where: str) -> None:
+    if not 0 <= number <= source.tokenizer.max_id:
+        raise ConfigError(
+            f"{where}: the id {number} {whose} is not within 0 and {source.tokenizer.max_id}, the largest of "
+            f"{source.name!r}"
+        )
 
 
 def _named(fim: FimConfig, where: str) -> dict[str, str | int]:
@@ -105,7 +128,17 @@ def _named(fim: FimConfig, where: str) -> dict[str, str | int]:
     else:
         tokens = fim.sentinels
     named: dict[str, str | int] = {"PRE": tokens.prefix, "SUF": tokens.suffix}
-    return named if tokens.middle is None else named | {"MID": tokens.middle}
+    if tokens.middle is not None:
+        named["MID"] = tokens.middle
+    if fim.compat is not None:
+        for role, token in (("MID", tokens.middle), ("PAD", tokens.pad)):
+            if token is None:
+                raise ConfigError(
+                    f"{where}.sentinels: compat: megatron needs a {_NAMES[role]} token, and {fim.sentinels!r} has "
+                    "none; give prefix, suffix, middle and pad"
+                )
+            named[role] = token
+    return named
 
 
 def _closest(token: str, known: Mapping[str, int]) -> str:

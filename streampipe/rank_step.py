@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from streampipe.address import Addressed
 from streampipe.assemble.batch import NO_MARKS, Paper, assemble
 from streampipe.assemble.fim import transform
+from streampipe.assemble.megatron_windows import transform_windows
 from streampipe.assemble.segments import FRAME, Frames, Ground, joined, lay_out
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
@@ -133,14 +134,18 @@ def micro_batch_of(
     ground = share.ground.between(number * size, (number + 1) * size)
     views: Frames = share.views()
     marks = NO_MARKS
-    if stream.fim_sources:
-        multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
-        aligned = batch_config.labels == "aligned"
-        pieces, views, marks = transform(ground.pieces(), views, stream.fim_sources, multiple, aligned=aligned)
+    if stream.fim_sources or stream.fim_windows is not None:
+        pieces = ground.pieces()
+        if stream.fim_windows is not None:
+            pieces, views, marks = transform_windows(pieces, views, stream.fim_windows)
+        else:
+            multiple = lcm(*(stream.planner.layout(r.plan.round).packing.document_multiple for r in share.rounds))
+            aligned = batch_config.labels == "aligned"
+            pieces, views, marks = transform(pieces, views, stream.fim_sources, multiple, aligned=aligned)
         one_per_row = batch_config.layout == "sbhd"
         ground = lay_out(pieces, size, seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
     batch = assemble(ground, views, Paper(size, seq_length, stream.pad_id), batch_config, buffers, marks)
-    if stream.fim_sources:
+    if marks.counts:
         batch["fim"] = {stream.config.sources[n].name: vars(done) for n, done in sorted(marks.counts.items())}
     if stream.sources[0].members == 2:
         batch["pair_ids"] = batch["document_ids"]

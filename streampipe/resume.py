@@ -18,7 +18,6 @@ from streampipe.fim_opening import NO_FIM, OpenedFim
 from streampipe.opening import OpenedSource, order_file, resolve_packing, weights_of
 from streampipe.plan.blend import Blend, BlendPhase, Segment, Share, resolve_round_tokens
 from streampipe.plan.epoch_order import Era, SourceAxis
-from streampipe.plan.fim import FimPlan
 from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import Layout, Planner
 
@@ -120,14 +119,16 @@ def plan_run(
                     axes[at] = axis.changed(positions[at], axis.eras[-1].shards, groups[phase][at])
         decided.append([axis.eras for axis in axes])
     layouts = [
-        _layout(phase, resolve_packing(phase, sources), fim.plans_of(phase, numbers), shuffled=any(groups[number]))
+        _layout(phase, resolve_packing(phase, sources), fim, numbers, shuffled=any(groups[number]))
         for number, phase in enumerate(phases)
     ]
     planner = Planner(axes, blend, layouts, config.seed, sources[0].members)
     return Run(planner, list(phases), decided, sources, numbers, fim)
 
 
-def _layout(phase: StreamConfig, packing: PackingConfig, fim: tuple[FimPlan | None, ...], *, shuffled: bool) -> Layout:
+def _layout(
+    phase: StreamConfig, packing: PackingConfig, fim: OpenedFim, numbers: list[int], *, shuffled: bool
+) -> Layout:
     if phase.batch.batch_by == "documents":
         # The canonical order is one of documents; a step packs its own.
         packing = msgspec.structs.replace(packing, policy="none")
@@ -138,7 +139,8 @@ def _layout(phase: StreamConfig, packing: PackingConfig, fim: tuple[FimPlan | No
         shuffled=shuffled,
         cost_of_token=phase.plan.cost_of_token,
         even_rows=phase.plan.resolved_even_rows(phase.seq_length),
-        fim=fim,
+        fim=fim.plans_of(phase, numbers),
+        fim_windows=fim.windows is not None,
     )
 
 

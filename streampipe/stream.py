@@ -8,6 +8,7 @@ import numpy as np
 
 from streampipe.address import Addressed, address
 from streampipe.assemble.fim import SourceFim
+from streampipe.assemble.megatron_windows import MegatronWindows
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, Within
 from streampipe.fim_opening import NO_FIM, OpenedFim, open_fim
@@ -57,6 +58,11 @@ class Stream:
     def fim_sources(self) -> Mapping[int, SourceFim]:
         """How pieces are transformed, by position in `config.sources`; empty where no source has fill-in-the-middle."""
         return self._fim.sources
+
+    @property
+    def fim_windows(self) -> MegatronWindows | None:
+        """How windows are transformed, with `compat: megatron`."""
+        return self._fim.windows
 
     @property
     def planner(self) -> Planner:

@@ -88,11 +88,13 @@ def write_documents(
     compression: str = "zstd",
     tokenizer: bytes | None = None,
     build: Mapping[str, Any] | None = None,
+    pad_id: int | None = None,
     **settings: Any,
 ) -> str:
     """Write a source of documents of one kind, in equal shards or in shards of `sizes` documents; return its URL.
 
-    `tokenizer` is a tokenizer.json to put beside them, `build` what the manifest says of how they were made.
+    `tokenizer` is a tokenizer.json to put beside them, `build` what the manifest says of how they were made,
+    `pad_id` what it says is the padding token.
     """
     store = open_store(str(url), options)
     settings |= {"token_dtype": token_dtype, "compression": compression}
@@ -106,10 +108,12 @@ def write_documents(
         store.write(shard.shard_name, shard.shard_bytes)
         store.write(shard.index_name, shard.index_bytes)
     largest = 2**16 - 1 if token_dtype == "uint16" else 2**31 - 1
-    info = TokenizerInfo("a" * 64, core_hash, largest + 1, largest, 0, None, None, {})
+    info = TokenizerInfo("a" * 64, core_hash, largest + 1, largest, 0, None, pad_id, {})
     if tokenizer is not None:
         store.write(TOKENIZER_NAME, tokenizer)
         info = msgspec.structs.replace(info, hash=tokenizer_hashes(tokenizer)[0], special_tokens=specials_of(tokenizer))
+        if (build or {}).get("eos") is not None:
+            info = msgspec.structs.replace(info, eos_id=info.special_tokens[build["eos"]])
     kind = documents[0].kind
     write_manifest(
         store,

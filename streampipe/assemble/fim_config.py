@@ -1,6 +1,7 @@
 """Fill-in-the-middle of a source: how often, where texts are cut, and in which order the parts then stand."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,11 +18,13 @@ class Sentinels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         prefix, suffix: of these parts.
         middle: of this part; null for models without one.
+        pad: fills windows up with `compat: megatron`, and stands nowhere else.
     """
 
     prefix: str | int
     suffix: str | int
     middle: str | int | None = None
+    pad: str | int | None = None
 
 
 class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,8 +43,13 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             the preset's, else `psm` and `spm`. The middle comes last.
         min_length: texts of fewer tokens are left alone.
         no_prefix: texts that begin so are left alone.
+        split_on: with `compat`, the token that parts a text into fragments.
+        fragment_rate: with `compat` and `split_on`, share of the fragments of a text that is hit.
         loss: on all parts, or on the middle (and the end token) only.
         slack: tokens that cutting inside tokens may add to a document; what needs more is cut elsewhere.
+        compat: `megatron` does as Megatron-LM's `GPTFIMDataset` does, to reproduce a recipe of it: windows after
+            packing instead of documents, with no other key than the rates, `sentinels`, `no_prefix`, `split_on` and
+            `fragment_rate`.
     """
 
     rate: float
@@ -52,8 +60,11 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spm: Literal["spm", "spmv1"] | Template | None = None
     min_length: int = 1
     no_prefix: str | None = None
+    split_on: str | int | None = None
+    fragment_rate: float | None = None
     loss: Literal["all", "middle"] = "all"
     slack: int = 4
+    compat: Literal["megatron"] | None = None
 
     @property
     def needs_text(self) -> bool:
@@ -83,6 +94,78 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         for name in ("psm", "spm"):
             _check_template(getattr(self, name), f"{where}.{name}")
+        if self.compat is None:
+            self._check_own(where)
+        else:
+            self._check_compat(where)
+
+    def _check_own(self, where: str) -> None:
+        for name in ("split_on", "fragment_rate"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{where}.{name}: this release does not build it yet; remove it")
+        if isinstance(self.sentinels, Sentinels) and self.sentinels.pad is not None:
+            raise ConfigError(
+                f"{where}.sentinels.pad: only `compat: megatron` fills windows up; remove it, or set compat"
+            )
+
+    def _check_compat(self, where: str) -> None:
+        usual = {field.name: field.default for field in msgspec.structs.fields(FimConfig)}
+        for name in ("level", "psm", "spm", "min_length", "loss", "slack"):
+            if getattr(self, name) != usual[name]:
+                raise ConfigError(
+                    f"{where}.{name}: Megatron has no such choice, so compat: megatron takes {usual[name]!r} only, but "
+                    f"got {getattr(self, name)!r}; remove it, or remove compat"
+                )
+        if (self.split_on is None) != (self.fragment_rate is None):
+            given, other = ("fragment_rate", "split_on") if self.split_on is None else ("split_on", "fragment_rate")
+            raise ConfigError(f"{where}.{given}: has a meaning together with {other} only; give both, or neither")
+        if self.fragment_rate is not None and not 0 <= self.fragment_rate <= 1:
+            raise ConfigError(f"{where}.fragment_rate: must be within 0 and 1, but got {self.fragment_rate}")
+
+
+def check_policy(fims: Sequence[FimConfig | None], packing: Any, fields: Sequence[str]) -> None:
+    """Refuse fill-in-the-middle that does not go with how documents are packed, or with the arrays of a batch.
+
+    Args:
+        fims: of all sources.
+        packing: its `policy` and `overlong` are read.
+        fields: of the batch.
+
+    Raises:
+        ConfigError: with the path of the key.
+    """
+    for number, fim in enumerate(fims):
+        if fim is not None and fim.compat is None and packing.policy == "concat":
+            raise ConfigError(
+                f"$.sources[{number}].fim: documents are transformed whole, but packing.policy concat cuts them "
+                "anywhere, sentinels from their parts; choose best_fit"
+            )
+    compat = next((number for number, fim in enumerate(fims) if fim is not None and fim.compat), None)
+    if compat is None:
+        return
+    where = f"$.sources[{compat}].fim"
+    if packing.policy != "concat":
+        raise ConfigError(
+            f"{where}.compat: megatron transforms windows that are cut at every seq_length, but packing.policy is "
+            f"{packing.policy}; set packing.policy: concat, or remove compat"
+        )
+    if packing.overlong == "truncate":
+        raise ConfigError(
+            "$.packing.overlong: truncate takes end tokens away, which tell the documents of a window apart with "
+            f"{where}.compat; choose split"
+        )
+    for number, fim in enumerate(fims):
+        if fim != fims[compat]:
+            raise ConfigError(
+                f"$.sources[{number}].fim: differs from {where}, but windows mix sources, and compat: megatron "
+                "transforms them whole; give every source the same fim, or each a stream of its own"
+            )
+    for name in ("fim_parts", "horizon"):
+        if name in fields:
+            raise ConfigError(
+                f"$.batch.fields: {name} tells of parts, which compat: megatron cuts off at the end of windows; remove "
+                f"it, or remove {where}.compat"
+            )
 
 
 def _check_template(template: str | Template | None, where: str) -> None:

@@ -19,6 +19,7 @@ class Preset:
         facts: where they come from.
         psm, spm: the orders that the family was trained with, where they are not the usual ones; None for one that it
             does not know.
+        pad: name of the token that fills windows up with `compat: megatron`; None where the family has none.
     """
 
     prefix: str
@@ -27,6 +28,7 @@ class Preset:
     facts: str
     psm: Template | None = None
     spm: Template | None = None
+    pad: str | None = None
 
     def __post_init__(self) -> None:
         if self.psm is None and self.spm is None:
@@ -41,6 +43,7 @@ PRESETS: dict[str, Preset] = {
         "<fim_middle>",
         "StarCoder, arXiv 2305.06161; bigcode-project/Megatron-LM, which trained it (megatron/tokenizer/tokenizer.py "
         "has the names, permute in megatron/data/gpt_dataset.py PSM and SPM variant 2, half each); StarCoder2 likewise",
+        pad="<fim_pad>",
     ),
     "santacoder": Preset(
         "<fim-prefix>",
@@ -48,6 +51,7 @@ PRESETS: dict[str, Preset] = {
         "<fim-middle>",
         "SantaCoder, arXiv 2301.03988; model card of bigcode/santacoder (hyphens, not underscores); trained by the "
         "code of bigcode-project/Megatron-LM, so PSM and SPM variant 2, half each",
+        pad="<fim-pad>",
     ),
     "deepseek": Preset(
         "<｜fim▁begin｜>",
@@ -61,6 +65,7 @@ PRESETS: dict[str, Preset] = {
         "<|fim_suffix|>",
         "<|fim_middle|>",
         "Qwen2.5-Coder, arXiv 2409.12186 (PSM); README of QwenLM/Qwen2.5-Coder; tokenizer.json of Qwen3",
+        pad="<|fim_pad|>",
     ),
     "codellama": Preset(
         "▁<PRE>",
@@ -106,5 +111,6 @@ PRESETS: dict[str, Preset] = {
         "<fim_middle>",
         "Granite Code, arXiv 2405.04324 (PSM and SPM, rate 0.5; StarCoder's tokenizer; names in llama.cpp, "
         "src/llama-vocab.cpp)",
+        pad="<fim_pad>",
     ),
 }

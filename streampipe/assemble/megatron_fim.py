@@ -4,9 +4,11 @@ It works on a window of ids after packing, not on documents, keeps the window's 
 with a pad, and drops end-of-document tokens of empty segments. Nothing of that is in the default mode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from streampipe.assemble.fim_cuts import Counts
 
 
 class Draws(Protocol):
@@ -53,43 +55,57 @@ class MegatronFim:
     fragment_rate: float = 0.5
     no_prefix: str | None = None
 
-    def window(self, ids: Sequence[int], draws: Draws, codec: Codec) -> list[int]:
+    def window(
+        self, ids: Sequence[int], draws: Draws, codec: Codec, tally: Callable[[int], Counts] | None = None
+    ) -> list[int]:
         """Return a window as Megatron would give it, as long as it was.
 
         Args:
             ids: of the window, `seq_length` + 1 of them.
             draws: the choices.
             codec: the tokenizer.
+            tally: gives where to count what is done to the segment that begins at a place of the window; its pieces are
+                segments, or fragments of them.
         """
+        tools = draws, codec
         *closed, last = _split(ids, self.eod)
         made: list[int] = []
+        begin = 0
         for segment in closed:
             if segment:  # an empty segment vanishes together with its end token
-                made += [*self._segment(segment, draws, codec), self.eod]
-        made += self._segment(last, draws, codec)
+                made += [*self._segment(segment, tools, tally(begin) if tally else Counts()), self.eod]
+            begin += len(segment) + 1
+        made += self._segment(last, tools, tally(begin) if tally else Counts())
         return made[: len(ids)] + [self.pad] * (len(ids) - len(made))
 
-    def _segment(self, ids: list[int], draws: Draws, codec: Codec) -> list[int]:
+    def _segment(self, ids: list[int], tools: tuple[Draws, Codec], counts: Counts) -> list[int]:
         if self.split is None or self.split not in ids:
-            return self._permuted(ids, self.rate, draws, codec)
-        if not draws.hit(self.rate):
-            return ids
+            return self._permuted(ids, self.rate, tools, counts)
         *closed, last = _split(ids, self.split)
+        fragments = [fragment for fragment in closed if fragment]
+        if not tools[0].hit(self.rate):
+            counts.pieces += len(fragments) + 1
+            return ids
         made: list[int] = []
-        for fragment in closed:
-            if fragment:
-                made += [*self._permuted(fragment, self.fragment_rate, draws, codec), self.split]
-        return made + self._permuted(last, self.fragment_rate, draws, codec)
+        for fragment in fragments:
+            made += [*self._permuted(fragment, self.fragment_rate, tools, counts), self.split]
+        return made + self._permuted(last, self.fragment_rate, tools, counts)
 
-    def _permuted(self, ids: list[int], rate: float, draws: Draws, codec: Codec) -> list[int]:
+    def _permuted(self, ids: list[int], rate: float, tools: tuple[Draws, Codec], counts: Counts) -> list[int]:
+        draws, codec = tools
+        counts.pieces += 1
         if not draws.hit(rate):
             return ids
         text = codec.decode(ids)
         if self.no_prefix is not None and text.startswith(self.no_prefix):
+            counts.exempt += 1
             return ids
         one, other = sorted(draws.two(len(text)))
         prefix, middle, suffix = (codec.encode(part) for part in (text[:one], text[one:other], text[other:]))
+        counts.transformed += 1
+        counts.whole += 1
         if draws.hit(self.spm_rate):
+            counts.spm += 1
             return [self.prefix, self.suffix, *suffix, self.middle, *prefix, *middle]
         return [self.prefix, *prefix, self.suffix, *suffix, self.middle, *middle]
 

@@ -57,7 +57,8 @@ class Pieces:
     Attributes:
         occurrence: int64, row of the round's frame table.
         document: int64, row of the document in its frame.
-        start, length: int64, the tokens `[start, start + length)` of the document.
+        start, length: int64, the tokens `[start, start + length)` of the document; a length of 0 only lends its
+            sequence the token after it (`plan.fim_windows`).
         slot: int64, the room the piece takes in its sequence: `length` rounded up to `document_multiple`.
         goes_on: bool, whether the document's next token is delivered too, in another piece.
         member: int64, which token member of the document it is of: 0; of a pair 0 for chosen, 1 for rejected.
@@ -77,6 +78,10 @@ class Pieces:
 
     def __len__(self) -> int:
         return len(self.length)
+
+    def begun(self) -> NDArray[np.bool_]:
+        """Return which pieces begin a document, a pair once: bool [P]."""
+        return np.asarray((self.start == 0) & (self.member == 0) & (self.length > 0))
 
     def take(self, rows: NDArray[np.int64]) -> "Pieces":
         """Return the pieces at `rows`, in that order."""

@@ -14,6 +14,7 @@ from streampipe.plan.balance import Rows, balanced_order, deal_pieces, default_e
 from streampipe.plan.blend import Blend
 from streampipe.plan.epoch_order import SourceAxis
 from streampipe.plan.fim import FimPlan, Line, with_choices
+from streampipe.plan.fim_windows import as_windows
 from streampipe.plan.packing import Packed, pack
 from streampipe.plan.pieces import Lost, PackingConfig, cut_documents, cut_pairs, unfold_pairs
 from streampipe.plan.round_plan import (
@@ -114,6 +115,7 @@ class Layout:
         cost_of_token: what a token costs beside its attention, in token pairs.
         even_rows: over how many rows shares are kept even when sequences are ordered by cost; None for random order.
         fim: of each source of the blend, None for one without; empty where none has any.
+        fim_windows: whether fill-in-the-middle takes whole sequences, as Megatron's does.
     """
 
     seq_length: int
@@ -123,6 +125,7 @@ class Layout:
     cost_of_token: int = COST_OF_A_TOKEN
     even_rows: int | None = None
     fim: tuple[FimPlan | None, ...] = ()
+    fim_windows: bool = False
 
 
 def _hold_breath() -> None:
@@ -202,6 +205,8 @@ class Planner:
             rows = deal_pieces(pieces, sizes, layout.seq_length, layout.windows)
             pieces, kept = pieces.take(rows), None if kept is None else kept[rows]
         packed = pack(layout.packing.policy, pieces, layout.seq_length, layout.windows, breathe)
+        if layout.fim_windows:
+            packed = as_windows(packed, self._seed, number)
         breathe()
         of_members = packed.pieces.slot[:, None]
         if kept is not None:

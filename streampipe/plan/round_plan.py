@@ -116,7 +116,7 @@ def running_sums(
     """Sum pieces over sequences; `source` is that of each piece, int64 [P]."""
     own = [source == number for number in range(sources)]
     tokens = np.stack([sums_before(np.where(of, pieces.length, 0), sequence_start) for of in own], axis=1)
-    begun = (pieces.start == 0) & (pieces.member == 0)
+    begun = pieces.begun()
     documents = np.stack([sums_before(begun & of, sequence_start) for of in own], axis=1)
     return RunningSums(tokens, documents)
 

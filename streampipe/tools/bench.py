@@ -203,7 +203,7 @@ def _planning_rate(stream: Stream) -> float:
     stream.planner.round(0), stream.planner.round(1)
     began = time.perf_counter()
     plan = stream.planner.round(0)
-    return (time.perf_counter() - began) * 1e6 / max(1, int((plan.pieces.start == 0).sum()))
+    return (time.perf_counter() - began) * 1e6 / max(1, int(plan.pieces.begun().sum()))
 
 
 def _rss() -> int:

@@ -110,7 +110,7 @@ def _stats(stream: Stream, number: int, first: int, dp_size: int) -> RoundStats:
     reader = np.repeat(rank, np.diff(plan.sequence_start))
     pairs = np.unique(reader * max(1, len(plan.frames)) + plan.pieces.occurrence)
     stored = _stored_bytes(stream, plan)[pairs % max(1, len(plan.frames))].sum()
-    begun = (plan.pieces.start == 0) & (plan.pieces.member == 0)
+    begun = plan.pieces.begun()
     nothing = np.empty(0, np.int64)
     thin = replace(plan, frames=plan.frames.take(nothing), pieces=plan.pieces.take(nothing))
     split = int((begun & plan.pieces.goes_on).sum())

@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 
 from streampipe import config_from
 from streampipe.plan.fim import HOLDS_BEGINNING, HOLDS_END, ORDER_BITS, TOO_LONG, FimPlan, Line, with_choices
+from streampipe.plan.fim_windows import as_windows
+from streampipe.plan.loss import trained_tokens
+from streampipe.plan.packing import pack
 from streampipe.plan.pieces import PackingConfig, cut_documents
 from streampipe.plan.round_plan import FrameTable
 from streampipe.stream import open_stream
@@ -78,3 +81,34 @@ def test_it_costs_less_than_a_thousandth_of_padding():
         assert filled.max() <= 8192
         sequences, used = sequences + len(plan), used + int(pieces.slot.sum())
     assert 1 - used / (sequences * 8192) < 0.003
+
+
+@given(lengths=st.lists(st.integers(1, 40), max_size=60), seq_length=st.integers(2, 16))
+def test_a_window_goes_on_with_the_next_token_of_the_line_and_trains_as_many_as_it_holds(lengths, seq_length):
+    documents = np.array([len(part) for part in np.array_split(lengths, 3)])
+    packing = PackingConfig(policy="concat", overlong="split")
+    pieces, _ = cut_documents(np.array(lengths, np.int64), documents, seq_length, packing)
+    packed = as_windows(pack("concat", pieces, seq_length, 2, lambda: None), 5, 9)
+    # Each token of the line by frame, document and place.
+    frames = np.repeat(np.arange(3), documents)
+    rows = np.concatenate([np.arange(n) for n in documents]).astype(int)
+    line = [(f, d, place) for f, d, n in zip(frames, rows, lengths, strict=True) for place in range(n)]
+    words = set()
+    for number in range(len(packed.window)):
+        own = packed.pieces.take(np.flatnonzero(packed.sequence == number))
+        held = [
+            (f, d, place)
+            for f, d, start, length in zip(own.occurrence, own.document, own.start, own.length, strict=True)
+            for place in range(start, start + length)
+        ]
+        begin = number * seq_length
+        assert held == line[begin : begin + seq_length]
+        after = line[begin + seq_length : begin + seq_length + 1]
+        assert bool(own.goes_on[-1]) == bool(after)
+        if after:
+            assert [(own.occurrence[-1], own.document[-1], own.start[-1] + own.length[-1])] == after
+        assert trained_tokens(own, None, aligned=True).sum() == len(held) - (not after)
+        assert trained_tokens(own, None, aligned=False).sum() == len(held) - 1
+        assert own.slot.sum() == len(held)
+        words |= set(own.fim.tolist())
+    assert len(words) == len(packed.window)

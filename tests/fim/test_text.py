@@ -259,7 +259,7 @@ def test_metrics_tell_what_was_done(corpus):
         ({"psm": ["PRE", "prefix", "middle", "suffix"]}, "a template begins with"),
         ({"no_prefix": ""}, "every text begins with nothing"),
         ({"split_on": "<file_sep>"}, "this release does not build it yet"),
-        ({"compat": "megatron"}, "this release does not build it yet"),
+        ({"compat": "megatron"}, "set packing.policy: concat, or remove compat"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_cure(corpus, fim, told):
