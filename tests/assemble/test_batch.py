@@ -84,6 +84,11 @@ def test_a_piece_that_goes_on_keeps_its_last_true_target():
     assert unshifted["loss_tokens"] == 4 == (unshifted["loss_mask"] == 1).sum()
 
 
+def test_rooms_of_more_than_two_bytes_are_counted_through():
+    batch = assemble(segments([(0, 0, 0, 5, 0)]), [np.arange(9, dtype=np.uint16)], (1, 70_000), BatchConfig(), 0)
+    assert batch["position_ids"].tolist() == [*range(5), *range(69_995)]
+
+
 def test_padded_rows_hold_one_document_each():
     batch = assemble(
         segments([(0, 0, 0, 3, 0), (1, 0, 3, 4, 0)]),
