@@ -102,6 +102,7 @@ class Job:
             order=self.order,
             decoder=PayloadDecoder(self.kind, self.token_dtype),
             origin_offset=self.origin_offset,
+            separator=self.tokenizer.separator,
         )
 
     def scratch(self) -> Store:
@@ -119,6 +120,7 @@ class WorkerRecipe:
     order: Order
     decoder: PayloadDecoder
     origin_offset: int
+    separator: int | None
 
     def __call__(self) -> BuildWorker:
         """Open the stores; the tokenizer is loaded once it is needed."""
@@ -126,7 +128,7 @@ class WorkerRecipe:
             output=open_output(self.request),
             scratch=open_store(scratch_url(self.request, self.fingerprint), self.request.storage),
             make_scatter=functools.cache(self._scatter),
-            gather=Gather(self.request.options, self.decoder, self.origin_offset),
+            gather=Gather(self.request.options, self.decoder, self.origin_offset, self.separator),
             on_bad_row=self.request.options.on_bad_row,
             fingerprint=self.fingerprint,
         )

@@ -1,6 +1,6 @@
 """What one rank gets of one step: its pieces, micro batch after micro batch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
@@ -129,10 +129,9 @@ def micro_batch_of(
     whole = share.segments
     columns: dict[str, Any] = {name: getattr(whole, name)[lo:hi] for name in whole.arrays()}
     columns["row"] = columns["row"] - number * size
-    trained = whole.trained
-    if trained is not None:
-        trained = trained[slice(*np.searchsorted(trained[:, 0], (lo, hi)))] - (lo, 0, 0)
-    segments = Segments(**columns, trained=trained)
+    for name in ("trained", "fragments"):
+        columns[name] = _of_pieces(getattr(whole, name), lo, hi)
+    segments = Segments(**columns)
     views: Frames = share.views()
     marks = NO_MARKS
     if stream.fim_sources:
@@ -183,6 +182,7 @@ def _parts(step: StepPlan, taken: _Taken, rounds: tuple[Addressed, ...]) -> list
                 trained=None if round_.trained is None else _flat(round_.trained.take(take)),
                 fim=None if plan.fim is None else plan.fim[take],
                 trained_count=None if plan.fim is None else round_.trained_count[take],
+                fragments=None if plan.fragments is None else plan.fragments.take(take).table(),
             )
         )
         before += span.last - span.first
@@ -202,19 +202,32 @@ def _joined(parts: list[Segments]) -> Segments:
     row = np.concatenate([part.row for part in parts])
     order = np.argsort(row, kind="stable")
     columns = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in parts[0].arrays()}
-    joined = Segments(**columns)
-    spans: list[NDArray[np.int64]] = []
-    shift = 0
-    for part in parts:
-        if part.trained is None:
-            return joined
-        spans.append(part.trained + np.array([shift, 0, 0]))
-        shift += len(part)
-    trained = np.concatenate(spans)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    trained[:, 0] = place[trained[:, 0]]
-    return replace(joined, trained=trained[np.argsort(trained[:, 0], kind="stable")])
+    shifts = np.cumsum([0, *(len(part) for part in parts)])
+    tables = {name: _moved([getattr(part, name) for part in parts], shifts, place) for name in ("trained", "fragments")}
+    return Segments(**columns, **tables)
+
+
+def _of_pieces(table: NDArray[np.int64] | None, lo: int, hi: int) -> NDArray[np.int64] | None:
+    """Return the rows of a table, each of which begins with its piece, of the pieces `[lo, hi)`, counted from 0."""
+    if table is None:
+        return None
+    rows = table[slice(*np.searchsorted(table[:, 0], (lo, hi)))].copy()
+    rows[:, 0] -= lo
+    return rows
+
+
+def _moved(
+    tables: list[NDArray[np.int64] | None], shifts: NDArray[np.int64], place: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """Join tables, each row of which begins with its piece, where the pieces of all now stand at `place`."""
+    found = [table for table in tables if table is not None]
+    if len(found) < len(tables):
+        return None
+    joined = np.concatenate(found)
+    joined[:, 0] = place[joined[:, 0] + np.repeat(shifts[:-1], [len(table) for table in found])]
+    return joined[np.argsort(joined[:, 0], kind="stable")]
 
 
 def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:

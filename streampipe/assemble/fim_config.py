@@ -42,6 +42,9 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         no_prefix: texts that begin so are left alone.
         loss: on all parts, or on the middle (and the end token) only.
         slack: tokens that cutting inside tokens may add to a document; what needs more is cut elsewhere.
+        split_on: the token that separates the parts of a document, as `shardtools build --fragments-at` recorded it:
+            documents that are hit and have it are transformed part by part, and it stays where it was.
+        fragment_rate: share of these parts that are transformed, 0 to 1; null for `rate`.
     """
 
     rate: float
@@ -54,6 +57,13 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_prefix: str | None = None
     loss: Literal["all", "middle"] = "all"
     slack: int = 4
+    split_on: str | None = None
+    fragment_rate: float | None = None
+
+    @property
+    def rate_of_fragments(self) -> float | None:
+        """Share of the parts of a document that are transformed; None where documents are not split."""
+        return None if self.split_on is None else self.rate if self.fragment_rate is None else self.fragment_rate
 
     @property
     def needs_text(self) -> bool:
@@ -66,9 +76,13 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ConfigError: with the path of the key.
         """
-        for name in ("rate", "spm_rate"):
-            if not 0 <= getattr(self, name) <= 1:
+        for name in ("rate", "spm_rate", "fragment_rate"):
+            if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise ConfigError(f"{where}.{name}: must be within 0 and 1, but got {getattr(self, name)}")
+        if self.fragment_rate is not None and self.split_on is None:
+            raise ConfigError(f"{where}.fragment_rate: has a meaning with split_on only; give that, or leave it out")
+        if self.split_on == "":
+            raise ConfigError(f"{where}.split_on: names no token; give one, such as <file_sep>, or leave the key out")
         if self.min_length < 0:
             raise ConfigError(f"{where}.min_length: must be at least 0 tokens, but got {self.min_length}")
         if not 0 <= self.slack <= 64:
