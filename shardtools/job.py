@@ -100,9 +100,8 @@ class Job:
             makers=self.makers,
             fingerprint=self.plan.fingerprint,
             order=self.order,
-            decoder=PayloadDecoder(self.kind, self.token_dtype),
+            decoder=PayloadDecoder(self.kind, self.token_dtype, self.tokenizer.separator),
             origin_offset=self.origin_offset,
-            separator=self.tokenizer.separator,
         )
 
     def scratch(self) -> Store:
@@ -120,7 +119,6 @@ class WorkerRecipe:
     order: Order
     decoder: PayloadDecoder
     origin_offset: int
-    separator: int | None
 
     def __call__(self) -> BuildWorker:
         """Open the stores; the tokenizer is loaded once it is needed."""
@@ -128,7 +126,7 @@ class WorkerRecipe:
             output=open_output(self.request),
             scratch=open_store(scratch_url(self.request, self.fingerprint), self.request.storage),
             make_scatter=functools.cache(self._scatter),
-            gather=Gather(self.request.options, self.decoder, self.origin_offset, self.separator),
+            gather=Gather(self.request.options, self.decoder, self.origin_offset),
             on_bad_row=self.request.options.on_bad_row,
             fingerprint=self.fingerprint,
         )

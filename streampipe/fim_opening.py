@@ -136,8 +136,8 @@ def _require_fragments(split_on: str, known: object, source: OpenedSource, where
         raise ConfigError(f"{where}.split_on: a mock source has no separators; leave it out")
     found = "none are recorded" if known is None else f"those of {known!r} are recorded"
     raise ConfigError(
-        f"{where}.split_on: where {split_on!r} stands in {source.name!r} ({source.url}) must be known before texts are, "
-        f"but {found}; build the source with `shardtools build --fragments-at '{split_on}'`"
+        f"{where}.split_on: where {split_on!r} stands must be recorded in {source.name!r} ({source.url}), but {found}; "
+        f"build the source with `shardtools build --fragments-at '{split_on}'`"
         + ("" if known is None else f", or set split_on: {known!r}")
     )
 

@@ -56,13 +56,11 @@ class Gather:
         options: of the build.
         decoder: of documents.
         origin_offset: how many inputs the manifest lists before those of this build.
-        separator: the token whose places in texts are recorded, or None.
     """
 
     options: BuildOptions
     decoder: PayloadDecoder
     origin_offset: int
-    separator: int | None = None
 
     def run(self, task: GatherTask, scattered: Scattered, read: ReadRanges) -> EncodedShard | None:
         """Return the shard, or None if it has no documents.
@@ -81,7 +79,6 @@ class Gather:
             frame_tokens=self.options.frame_tokens,
             compression=self.options.compression,
             level=self.options.level,
-            separator=self.separator,
         )
 
     def _documents(self, task: GatherTask, scattered: Scattered, read: ReadRanges) -> Iterator[AnyDocument]:

@@ -89,9 +89,7 @@ def load_plain(file: TokenizerFile, parsed: str = "") -> tuple[Any, list[dict[st
     steering = set(special.special_contents(added))
     for token in added:
         token["special"] = token["content"] in steering
-    content["added_tokens"] = [
-        {**token, "special": token["special"] and token["content"] != parsed} for token in added
-    ]
+    content["added_tokens"] = [{**token, "special": token["special"] and token["content"] != parsed} for token in added]
     content.update(truncation=None, padding=None, post_processor=None)
     if content["model"].get("dropout") is not None:
         content["model"]["dropout"] = None

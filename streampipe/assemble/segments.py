@@ -22,7 +22,7 @@ class Segments:
             that have a target are.
         fim: uint64, what fill-in-the-middle does to each, as `plan.fim` drew it; None where no source has any.
         trained_count: int64, how many positions of each are trained, as planned; None likewise.
-        fragments: int64 [K, 4], sorted: a piece, the tokens `[begin, end)` of it that are transformed by themselves, and
+        fragments: int64 [K, 4], sorted: a piece, tokens `[begin, end)` of it that are transformed by themselves, and
             their choice, as `plan.fim` drew it; None where no source is split.
     """
 

@@ -32,7 +32,9 @@ class Separators:
         """Return which separators lie among the tokens `[begin, end)` of documents.
 
         Args:
-            document, begin, end: int64 [N].
+            document: int64 [N].
+            begin: int64 [N].
+            end: int64 [N].
 
         Returns:
             int64 [N] both: the first, and the one after the last.

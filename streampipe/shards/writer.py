@@ -38,7 +38,6 @@ def encode_shard(
     frame_tokens: int = FRAME_TOKENS,
     compression: Compression = "zstd",
     level: int = 3,
-    separator: int | None = None,
 ) -> EncodedShard:
     """Encode documents, in the order given, as one shard. The bytes depend on the arguments alone.
 
@@ -49,7 +48,6 @@ def encode_shard(
         frame_tokens: a frame is closed once it holds this many tokens.
         compression: `zstd` or `none`.
         level: zstd's.
-        separator: the token whose places in texts the index lists as `fragments`; None for no such column.
 
     Raises:
         ValueError: if there is no document, or one does not fit the format (key, shape, an id too large, loss
@@ -58,19 +56,16 @@ def encode_shard(
     codec = codec_for(compression, level)
     frames: list[EncodedFrame] = []
     origins: list[tuple[int, int]] = []
-    places: list[NDArray[np.int32]] = []
+    fragments: list[NDArray[np.int32]] = []
     for group, last in _groups(_alike(documents, stem, token_dtype), frame_tokens):
         origins += [(_or_unknown(document.origin_file), _or_unknown(document.origin_row)) for document in group]
         frames.append(encode_frame(group, codec, last=last))
-        if separator is not None:
-            places += [np.flatnonzero(document.arrays()[0] == separator).astype(np.int32) for document in group]
+        fragments += [document.fragments for document in group if document.fragments is not None]
     if not frames:
         raise ValueError(f"shard {stem}: there is no document for it; do not write empty shards")
     index = _index_of(frames)
-    if separator is not None:
-        if index.loss_spans is not None:
-            raise ValueError(f"shard {stem}: only texts are split at separators; leave the separator out")
-        index = replace(index, fragments=_ragged(places))
+    if fragments:
+        index = replace(index, fragments=_ragged(fragments))
     shard_bytes = b"".join(frame.data for frame in frames)
     index_bytes = encode_index(index, _origins_of(origins))
     tokens = int(index.tokens.sum())
@@ -94,8 +89,15 @@ def _alike(documents: Iterable[AnyDocument], stem: str, token_dtype: TokenDtype)
     """Yield the documents as they are stored, once it is sure that they may stand in one shard."""
     keys: set[str] = set()
     kind: Kind | None = None
+    split: bool | None = None
     for document in documents:
         kind = kind or document.kind
+        split = document.fragments is not None if split is None else split
+        if split != (document.fragments is not None):
+            raise ValueError(
+                f"shard {stem}: document {document.key!r} is {'not ' if split else ''}said to have fragments, unlike "
+                "those before it; say it of all documents of a source, or of none"
+            )
         if document.kind != kind:
             raise ValueError(
                 f"shard {stem}: document {document.key!r} is of kind {document.kind}, but those before it are of kind "

@@ -6,6 +6,7 @@ from itertools import groupby
 from math import sqrt
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from fim.parts import MIDDLE, NONE, PREFIX, SENTINEL, SUFFIX, pieces_of
@@ -230,35 +231,41 @@ def test_fragments_cut_inside_tokens_come_back_as_text(documents, level, slack, 
     assert counts.fragments == fragments
 
 
-@given(shapes=SHAPES, seed=st.integers(0, 99))
-def test_the_choice_of_a_fragment_depends_on_its_number_in_the_document_only(shapes, seed):
-    """Fragments behind it, and what other fragments hold, change nothing; a higher rate only adds fragments."""
-    plan = FimPlan(1.0, 0.5, (3, 3), fragment_rate=0.4)
-    first = np.cumsum([0, *(len(shape) - 1 for shape in shapes)])
+def test_a_text_begins_behind_a_separator_but_not_where_a_sequence_does():
+    """`no_prefix` spares what begins so in the second piece of a long document too, but not that piece for itself."""
+    (_, letter, _, *others), separator = texts()
+    plain = others[9][:1]
+    long = np.concatenate([plain.repeat(96), letter, plain])
+    documents = [joined([long, letter, plain, letter], separator).astype(np.uint32)]
+    own = SourceFim(ORDERS, TextCutter(encoder("cl100k"), "token", "a", "I"), 0, 0, False, 0)
+    plan = FimPlan(1.0, 0.5, (3, 4), loss="kept", fragment_rate=1.0)
+    (_, second), counts = transformed(documents, plan, own, separator=separator, seq_length=96)
+    ends = np.flatnonzero(second.tokens == separator)
+    assert [fragments_in(part) for part in np.split(second.kinds, ends)] == [1, 0, 1, 0]
+    assert (counts.exempt, counts.fragments) == (2, 2)
 
-    def choices(shapes, plan):
-        lengths = np.array([sum(shape) + len(shape) - 1 or 1 for shape in shapes], np.int64)
-        packing = PackingConfig(overlong="split")
-        pieces, _ = cut_documents(lengths, lengths[:0].reshape(-1) if not len(lengths) else np.ones_like(lengths),
-                                  10**6, packing)  # fmt: skip
-        places = [np.cumsum(np.add(shape, 1))[:-1] - 1 for shape in shapes]
-        separators = Separators(
-            np.cumsum([0, *map(len, places)]), np.concatenate([np.empty(0, np.int64), *places]).astype(np.int64)
-        )
-        zero = np.zeros(len(shapes), np.int64)
-        line = Line(FrameTable(zero, zero, zero, zero + np.arange(len(shapes))), zero + 1, lengths, ["c"], seed,
-                    separators)  # fmt: skip
-        table = with_choices(pieces, line, [plan], 10**6, packing).fragments.table()
-        numbers = [int(np.searchsorted(places[piece], begin)) for piece, begin, _, _ in table.tolist()]
-        return {(piece, n): choice for (piece, _, _, choice), n in zip(table.tolist(), numbers, strict=True)}
 
-    assert first[-1] >= 0
-    few = choices(shapes, plan)
-    many = choices(shapes, FimPlan(1.0, 0.5, (3, 3), fragment_rate=0.9))
+def choices(shapes, fragment_rate):
+    """Return the choice of each fragment that is hit, by document and number, where there is room for all."""
+    plan = FimPlan(1.0, 0.5, (3, 3), fragment_rate=fragment_rate)
+    lengths = np.array([sum(shape) + len(shape) for shape in shapes], np.int64)  # a token behind the last fragment
+    places = [np.cumsum(np.add(shape, 1)) - 1 for shape in shapes]
+    each, one = np.arange(len(shapes)), np.ones(len(shapes), np.int64)
+    pieces, _ = cut_documents(lengths, one, 10**6, PackingConfig(overlong="split"))
+    separators = Separators(np.cumsum([0, *map(len, places)]), np.concatenate(places))
+    line = Line(FrameTable(0 * each, 0 * each, 0 * each, each), one, lengths, ["code"], 1, separators)
+    table = with_choices(pieces, line, [plan], 10**6, PackingConfig()).fragments.table()
+    return {(piece, int(np.searchsorted(places[piece], begin))): choice for piece, begin, _, choice in table.tolist()}
+
+
+@given(shapes=SHAPES)
+def test_the_choice_of_a_fragment_depends_on_document_and_number_alone(shapes):
+    """Fragments behind it, and how long others are, change nothing; a higher rate only adds fragments."""
+    few, many = choices(shapes, 0.4), choices(shapes, 0.9)
     assert few.items() <= many.items()
-    longer = choices([[*shape, 7] if len(shape) > 1 else shape for shape in shapes], plan)
-    assert few.items() <= longer.items()
-    assert all(many.get(key) == choice for key, choice in longer.items() if key in many)
+    assert few.items() <= choices([[*shape, 7] for shape in shapes], 0.4).items()
+    assert many.items() <= choices([[length and length + 3 for length in shape] for shape in shapes], 0.9).items()
+    assert len(set(many.values())) == len(many)
 
 
 def test_fragments_are_taken_in_order_while_they_fit():
@@ -292,15 +299,18 @@ def repositories(number, count, mean, *, ends=False):
     return documents
 
 
+def split_at(key, ids):
+    return Document(key, ids, fragments=np.flatnonzero(ids == SEP))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("fragments")
     for number, name in enumerate(("web", "code")):
         write_documents(
             made / name,
-            [Document(f"{i:06d}", ids) for i, ids in enumerate(repositories(number, 160, 8, ends=True))],
+            [split_at(f"{i:06d}", ids) for i, ids in enumerate(repositories(number, 160, 8, ends=True))],
             build={"bos": "<s>", "eos": "</s>", "fragments_at": NAME},
-            separator=SEP,
             frame_tokens=400,
         )
     return made
@@ -387,6 +397,34 @@ def test_trained_tokens_of_a_step_are_known_from_the_plan(folder, labels, loss, 
     assert all(sum(counts) == due for (_, due), counts in steps.items())
 
 
+@pytest.mark.parametrize("labels", ["aligned", "unshifted"])
+@pytest.mark.parametrize("loss", ["all", "middle"])
+def test_fragments_blend_with_conversations(folder, tmp_path, labels, loss):
+    turns = np.array([[5, 12], [20, 30]], np.int32)
+    write_documents(tmp_path / "chat", [Document(f"{i:06d}", spelled(1, i, 40), turns) for i in range(100)])
+    config = stream(folder, {"batch.labels": labels, "packing.overlong": "split"}, loss=loss)
+    raw = raw_stream(folder, {"batch.fields": FIELDS, "batch.labels": labels, "packing.overlong": "split"})
+    raw["sources"] = [
+        {"name": "code", "path": f"{folder}/code", "epochs": 1},
+        {"name": "chat", "path": f"{tmp_path}/chat", "epochs": 1},
+    ]
+    raw["sources"][0]["fim"] = msgspec.to_builtins(config.sources[1].fim)
+    steps, several = {}, 0
+    for batch in (batch for batches in take_all_ranks(config_from(raw), 2) for batch in batches):
+        assert batch["loss_tokens"] == batch["loss_mask"].sum()
+        steps.setdefault((batch["step"], batch["step_loss_tokens"]), []).append(batch["loss_tokens"])
+        for piece in pieces_of(batch):
+            targets = np.roll(piece.trained, 1) if labels == "aligned" else piece.trained
+            if piece.source == 1:
+                assert np.flatnonzero(targets).tolist() == [*range(5, 12), *range(20, 30)]
+            elif piece.transformed:
+                due = np.isin(piece.kinds, (NONE, MIDDLE)) if loss == "middle" else np.ones(len(piece.kinds), bool)
+                assert np.array_equal(targets, due & (np.arange(len(due)) > 0))
+                several += fragments_in(piece.kinds) > 1
+    assert several > 30
+    assert all(sum(counts) == due for (_, due), counts in steps.items())
+
+
 def test_horizon_counts_down_through_the_middle_of_each_fragment(folder):
     several = 0
     for piece in (piece for batch in take(stream(folder), None) for piece in pieces_of(batch)):
@@ -402,9 +440,7 @@ def test_horizon_counts_down_through_the_middle_of_each_fragment(folder):
     assert several > 30
 
 
-@pytest.mark.parametrize(
-    ("dp_size", "micro_batch_size", "workers"), [(2, 2, 0), (4, 1, 0), (1, 4, 1), (2, 4, 1)]
-)
+@pytest.mark.parametrize(("dp_size", "micro_batch_size", "workers"), [(2, 2, 0), (4, 1, 0), (1, 4, 1), (2, 4, 1)])
 def test_digests_do_not_depend_on_ranks_micro_batches_and_workers(folder, dp_size, micro_batch_size, workers):
     one = [step["sha256"] for step in digest_steps(stream(folder), 6, 1)]
     changes = {"batch.micro_batch_size": micro_batch_size, "loader.num_workers": workers}
@@ -414,7 +450,9 @@ def test_digests_do_not_depend_on_ranks_micro_batches_and_workers(folder, dp_siz
     assert one != plain
 
 
-@pytest.mark.parametrize("changes", [{}, {"plan.balance": "cost", "plan.even_rows": 2}, {"batch.global_batch_size": 24}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"plan.balance": "cost", "plan.even_rows": 2}, {"batch.global_batch_size": 24}]
+)
 def test_the_same_batches_come_from_any_cursor(folder, changes):
     config = stream(folder, changes)
     whole = take(config, None)
@@ -427,8 +465,8 @@ def test_the_same_batches_come_from_any_cursor(folder, changes):
 
 
 def test_texts_without_a_separator_are_transformed_as_without_the_setting(tmp_path):
-    documents = [Document(f"{i:06d}", spelled(0, i, 20 + i % 50)) for i in range(100)]
-    write_documents(tmp_path / "code", documents, build={"fragments_at": NAME}, separator=SEP)
+    documents = [split_at(f"{i:06d}", spelled(0, i, 20 + i % 50)) for i in range(100)]
+    write_documents(tmp_path / "code", documents, build={"fragments_at": NAME})
     raw = raw_stream(tmp_path, {"batch.fields": FIELDS})
     fim = {"rate": 0.6, "level": "token", "sentinels": SENTINELS}
     raw["sources"] = [{"name": "code", "path": f"{tmp_path}/code", "epochs": 1, "fim": fim}]
@@ -468,7 +506,7 @@ def test_metrics_tell_how_many_fragments_there_were(folder):
 
 
 def test_other_separators_and_sources_without_any_are_refused_with_the_cure(folder, tmp_path):
-    with pytest.raises(ConfigError, match="those of '<file_sep>' are recorded.*or set split_on: '<file_sep>'"):
+    with pytest.raises(ConfigError, match=r"those of '<file_sep>' are recorded.*or set split_on: '<file_sep>'"):
         build_loader(stream(folder, split_on="<repo>"))
     raw = raw_stream(tmp_path)
     fim = {"rate": 0.6, "level": "token", "sentinels": SENTINELS, "split_on": NAME}
