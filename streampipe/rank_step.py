@@ -201,12 +201,15 @@ def _joined(parts: list[Segments]) -> Segments:
         return parts[0]
     row = np.concatenate([part.row for part in parts])
     order = np.argsort(row, kind="stable")
-    columns = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in parts[0].arrays()}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order] for name in parts[0].arrays()
+    }
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     shifts = np.cumsum([0, *(len(part) for part in parts)])
-    tables = {name: _moved([getattr(part, name) for part in parts], shifts, place) for name in ("trained", "fragments")}
-    return Segments(**columns, **tables)
+    for name in ("trained", "fragments"):
+        columns[name] = _moved([getattr(part, name) for part in parts], shifts, place)
+    return Segments(**columns)
 
 
 def _of_pieces(table: NDArray[np.int64] | None, lo: int, hi: int) -> NDArray[np.int64] | None:
