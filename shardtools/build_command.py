@@ -74,6 +74,13 @@ def _add_content(command: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="add these to the tokenizer, and save it so with the source (none)",
     )
+    command.add_argument(
+        "--fragments-at",
+        default="",
+        metavar="TOKEN",
+        help="separates the parts of a text, such as the files of a repository (<file_sep>): encoded as one token, and "
+        "its places are recorded for fill-in-the-middle of each part (none)",
+    )
     eos = command.add_mutually_exclusive_group()
     eos.add_argument("--eos", metavar="TOKEN", help="ends each document (the tokenizer's own end token)")
     eos.add_argument("--no-eos", action="store_true", help="end documents with nothing")
@@ -121,6 +128,7 @@ def _add_running(command: argparse.ArgumentParser) -> None:
 
 def _build(arguments: argparse.Namespace) -> int:
     from shardtools.build import BuildResult, as_json, build  # noqa: PLC0415
+    from shardtools.making import SEPARATED  # noqa: PLC0415
     from shardtools.progress import Progress  # noqa: PLC0415
 
     with Progress() as progress:
@@ -135,8 +143,13 @@ def _build(arguments: argparse.Namespace) -> int:
         print(f"{result.output}: already built: {what}")
         return 0
     print(f"{result.output}: {what}; {result.tokens_per_second:,.0f} tokens/s")
+    separated = result.skipped.pop(SEPARATED, 0)
     if result.skipped:
         print(f"left out or altered: {', '.join(f'{count:,} {reason}' for reason, count in result.skipped.items())}")
+    if separated:
+        print(f"{arguments.fragments_at} stands in {separated:,} texts")
+    elif arguments.fragments_at:
+        print(f"warning: {arguments.fragments_at} stands in no text, so fill-in-the-middle would split none")
     return 0
 
 
@@ -150,6 +163,7 @@ def _request(arguments: argparse.Namespace) -> Any:
         text_field=arguments.text_field,
         chat=chat_options(arguments),
         add_special_tokens=tuple(arguments.add_special_tokens.split(",")) if arguments.add_special_tokens else (),
+        fragments_at=arguments.fragments_at,
         include=tuple(arguments.include),
         frame_tokens=min(arguments.frame_tokens, arguments.shard_tokens),
         shard_tokens=arguments.shard_tokens,

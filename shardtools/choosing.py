@@ -102,6 +102,8 @@ def _checked(choice: Choice) -> Choice:
         return choice
     if options.bos or options.eos == "":
         raise ConfigError(f"--bos, --no-eos: for {kind}s the chat template writes such tokens; leave these options out")
+    if options.fragments_at:
+        raise ConfigError(f"--fragments-at parts texts, and {kind}s are none; leave it out")
     if options.normalize:
         raise ConfigError(f"--normalize changes texts, and {kind}s are none; leave it out")
     if kind == "preference" and options.overlong.startswith("truncate"):

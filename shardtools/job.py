@@ -100,7 +100,7 @@ class Job:
             makers=self.makers,
             fingerprint=self.plan.fingerprint,
             order=self.order,
-            decoder=PayloadDecoder(self.kind, self.token_dtype),
+            decoder=PayloadDecoder(self.kind, self.token_dtype, self.tokenizer.separator),
             origin_offset=self.origin_offset,
         )
 

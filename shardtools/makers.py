@@ -42,7 +42,7 @@ class MakerRecipe:
             ConfigError: if it is none, or lacks a token that was named.
         """
         eos = self.options.eos if self.template is None else self.options.eos or ""
-        return TextTokenizer(self.tokenizer_file, eos, self.options.bos)
+        return TextTokenizer(self.tokenizer_file, eos, self.options.bos, self.options.fragments_at)
 
     def __call__(self, tokenizer: TextTokenizer | None = None) -> RowMaker:
         """Load what is needed; a tokenizer that is loaded already may be given.

@@ -23,6 +23,9 @@ BATCH_CHARACTERS = 1 << 19
 KEYLESS = "0"
 """The key of a document that has no place yet."""
 
+SEPARATED = "with_separators"
+"""Under this name the documents are counted in which the separator of the build is."""
+
 
 class StoppedError(Exception):
     """The build is being stopped; the task gives up."""
@@ -113,6 +116,9 @@ class TextMaker:
                     tally.skip("no_tokens")
                     continue
                 document = self.overlong.apply(Document(KEYLESS, ids), tally)
+                separator = self.tokenizer.separator
+                if separator is not None and document is not None and separator in document.arrays()[0]:
+                    tally.reasons[SEPARATED] += 1
                 documents, tokens = documents + 1, tokens + len(ids)
                 yield MadeRow(place, [document] if document else [])
             meter.advance(documents, tokens)

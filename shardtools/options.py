@@ -50,6 +50,8 @@ class BuildOptions:
         compression: how frames are stored.
         level: of the compression.
         add_special_tokens: to the tokenizer, which is saved with them.
+        fragments_at: the token that separates the parts of a text, such as the files of a repository; it is encoded as
+            one token, and its places are recorded; "" for none.
         chat: for conversations and pairs.
         on_bad_row: stop at a row that cannot be read, or count it.
         max_bad_rows: the share or count of bad rows above which a build that counts them fails, "" for no limit.
@@ -74,6 +76,7 @@ class BuildOptions:
     compression: Compression = "zstd"
     level: int = 3
     add_special_tokens: tuple[str, ...] = ()
+    fragments_at: str = ""
     chat: ChatOptions = field(default_factory=ChatOptions)
     on_bad_row: OnBadRow = "error"
     max_bad_rows: str = ""
@@ -134,6 +137,8 @@ class BuildOptions:
         What only conversations and pairs have is recorded by `ChatOptions`.
         """
         values = {key: value for key, value in asdict(self).items() if key != "chat"}
+        if not self.fragments_at:  # so a build without has the identity that it had before there was the option
+            del values["fragments_at"]
         return {
             **values,
             "build_version": BUILD_VERSION,

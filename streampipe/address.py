@@ -89,6 +89,7 @@ def address(
         trained=None if trained is None else trained.table(),
         fim=pieces.fim,
         trained_count=None if pieces.fim is None else count,
+        fragments=None if pieces.fragments is None else pieces.fragments.table(),
     )
     ground = lay_out(segments, len(plan) + 1, plan.seq_length, len(frames), one_per_row=config.layout == "sbhd")
     return Addressed(

@@ -87,7 +87,7 @@ class PhaseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         weights: of sources by name; 0 lets one leave, and one with weight 0 before joins.
         seq_length, shuffle: as in the stream; a change of `shuffle` reaches a source with its next epoch.
         packing, plan: the keys that change.
-        fim: `rate` and `spm_rate` by source.
+        fim: `rate`, `spm_rate` and `fragment_rate` by source.
     """
 
     start: int | str
@@ -96,7 +96,7 @@ class PhaseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shuffle: ShuffleConfig | bool | None = None
     packing: dict[str, Any] = {}
     plan: dict[str, Any] = {}
-    fim: dict[str, dict[Literal["rate", "spm_rate"], float]] = {}
+    fim: dict[str, dict[Literal["rate", "spm_rate", "fragment_rate"], float]] = {}
 
 
 class LoaderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -54,6 +54,7 @@ class OpenedFim:
             start=own.start,
             end=own.end,
             loss="kept" if fim.no_prefix is not None else fim.loss,
+            fragment_rate=fim.rate_of_fragments,
         )
 
     def digest_of(self, phase: StreamConfig) -> str:
@@ -80,7 +81,9 @@ def _settings(fim: FimConfig | None) -> list[object]:
     if fim is None:
         return []
     settings: list[object] = [fim.rate, fim.spm_rate, fim.level, fim.min_length, fim.no_prefix, fim.loss]
-    return settings if fim.level == "token" else [*settings, fim.slack]
+    if fim.level != "token":
+        settings.append(fim.slack)
+    return settings if fim.split_on is None else [*settings, fim.split_on, fim.rate_of_fragments]
 
 
 def _ids(order: Order) -> list[int | list[int]]:
@@ -114,6 +117,10 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
     if source.kind != "text":
         raise ConfigError(f"{where}: only texts have a middle, but {source.name!r} ({source.url}) is of {source.kind}s")
 
+    built = source.built if isinstance(source, Source) else {}
+    if fim.split_on is not None:
+        _require_fragments(fim.split_on, built.get("fragments_at"), source, where)
+
     @cache
     def read() -> bytes:
         return tokenizer_file(source, where)
@@ -130,9 +137,22 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
     if fim.needs_text:
         encoder = open_encoder(read(), source.tokenizer.special_tokens, where)
         cutter = TextCutter(encoder, fim.level, fim.no_prefix, form)
-    built = source.manifest.build if isinstance(source, Source) else {}
     start, end = (int(built.get(name) is not None) for name in ("bos", "eos"))
-    return SourceFim((orders[0], orders[1]), cutter, start, end, fim.loss == "middle")
+    slack = 0 if fim.level == "token" else fim.slack
+    return SourceFim((orders[0], orders[1]), cutter, start, end, fim.loss == "middle", slack)
+
+
+def _require_fragments(split_on: str | int, known: object, source: OpenedSource, where: str) -> None:
+    if known == split_on:
+        return
+    if not isinstance(source, Source):
+        raise ConfigError(f"{where}.split_on: a mock source has no separators; leave it out")
+    found = "none are recorded" if known is None else f"those of {known!r} are recorded"
+    raise ConfigError(
+        f"{where}.split_on: where {split_on!r} stands must be recorded in {source.name!r} ({source.url}), but {found}; "
+        f"build the source with `shardtools build --fragments-at '{split_on}'`"
+        + ("" if known is None else f", or set split_on: {known!r}")
+    )
 
 
 def _open_windows(config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> OpenedFim:
@@ -166,7 +186,7 @@ def _megatron(fim: FimConfig, source: Source, where: str) -> MegatronFim:
         return tokenizer_file(source, where)
 
     tokenizer = source.tokenizer
-    if source.manifest.build.get("eos") is None or tokenizer.eos_id is None:
+    if source.built.get("eos") is None or tokenizer.eos_id is None:
         raise ConfigError(
             f"{where}: compat: megatron parts windows at end tokens, but the documents of {source.name!r} "
             f"({source.url}) have none; build the source with one (shardtools build --eos)"

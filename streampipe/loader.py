@@ -136,8 +136,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
         `tokens, sequences, steps, padding` (share of positions without a token; with `batch_by: documents` those of
         this rank, and `sequences` are documents), `sources: {name: {tokens, documents,
         epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
-        `positions_per_second`, `wait_seconds`, and with fill-in-the-middle `fim: {rate, spm_rate, fallbacks, redraws,
-        whole, too_long, exempt, sources}`: shares of the pieces that were delivered, and counts (see
+        `positions_per_second`, `wait_seconds`, and with fill-in-the-middle `fim: {rate, spm_rate, fragments, fallbacks,
+        redraws, whole, too_long, exempt, sources}`: shares of the pieces that were delivered, and counts (see
         `assemble.fim_cuts.Counts`), the same for each source.
         """
         cursor = self._cursor()

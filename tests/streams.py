@@ -127,7 +127,7 @@ def write_documents(
             histogram={"train": length_histogram(np.array([document.length for document in documents]))},
             counts={"documents": len(documents)},
             inputs=[InputEntry("corpus.jsonl", 12, "c" * 64)],
-            build={"seed": 1} | dict(build or {}),
+            build={"seed": 1} | ({} if build is None else {"train": dict(build)}),
         ),
     )
     return str(url)

@@ -35,10 +35,12 @@ class PayloadDecoder:
     Attributes:
         kind: of the source.
         token_dtype: of the ids.
+        separator: the token between the parts of texts, whose places are then known; None for none.
     """
 
     kind: Kind
     token_dtype: TokenDtype
+    separator: int | None = None
 
     def decode(self, data: memoryview, key: str, origin: tuple[int, int]) -> AnyDocument:
         """Return the document with the name and origin (file, row) that it is to have."""
@@ -53,7 +55,8 @@ class PayloadDecoder:
         meta = msgspec.json.decode(data[at:]) if at < len(data) else None
         if self.kind == "preference":
             return Pair(key, Trained(*arrays[:2]), Trained(*arrays[2:]), *origin, meta)
-        return Document(key, arrays[0], arrays[1] if self.kind == "conversation" else None, *origin, meta)
+        fragments = None if self.separator is None else np.flatnonzero(arrays[0] == self.separator)
+        return Document(key, arrays[0], arrays[1] if self.kind == "conversation" else None, *origin, meta, fragments)
 
     def _ids(self, part: memoryview) -> NDArray[Any]:
         return np.frombuffer(part, np.dtype(self.token_dtype).newbyteorder("<"))

@@ -1,5 +1,6 @@
 """Which special tokens a tokenizer has, and which of them ends a document."""
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ BEGINNINGS = ("<s>", "<|begin_of_text|>", "<bos>", "<｜begin▁of▁sentence｜
 
 CONTROL = re.compile(r"<[|｜].*[|｜]>$", re.DOTALL)
 """Added tokens of this form are control tokens even where a tokenizer.json forgets to call them special."""
+
+_BRACKETED = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 
 
 def configured(config: bytes | None, key: str) -> str | None:
@@ -85,11 +88,14 @@ def named_token(ids: Mapping[str, int], token: str, option: str) -> int:
     """Return the id of a token that the user named.
 
     Raises:
-        ConfigError: if the tokenizer has no such token.
+        ConfigError: if the tokenizer has no such token; names the closest.
     """
     if token not in ids:
+        near = difflib.get_close_matches(token, [name for name in ids if _BRACKETED.fullmatch(name)], n=3, cutoff=0.5)
+        closest = f" (closest are {', '.join(map(repr, near))})" if near else ""
         raise ConfigError(
-            f"{option} {token!r}: the tokenizer has no such token; give one of its tokens exactly as it is written"
+            f"{option} {token!r}: the tokenizer has no such token{closest}; give one of its tokens exactly as it is "
+            "written, or add it by --add-special-tokens"
         )
     return ids[token]
 

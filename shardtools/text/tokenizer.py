@@ -75,10 +75,11 @@ class TokenizerFile:
         return TokenizerFile(json.dumps(content, ensure_ascii=False, indent=2).encode(), self.config)
 
 
-def load_plain(file: TokenizerFile) -> tuple[Any, list[dict[str, Any]]]:
+def load_plain(file: TokenizerFile, parsed: str = "") -> tuple[Any, list[dict[str, Any]]]:
     """Return the tokenizer with truncation, padding, dropout and post-processor off, and its added tokens.
 
-    Text that quotes special tokens is encoded as text. Which added tokens are special is set right.
+    Text that quotes special tokens is encoded as text, but for one that is `parsed`, if any. Which added tokens are
+    special is set right.
 
     Raises:
         ConfigError: if it is no tokenizer.
@@ -88,6 +89,7 @@ def load_plain(file: TokenizerFile) -> tuple[Any, list[dict[str, Any]]]:
     steering = set(special.special_contents(added))
     for token in added:
         token["special"] = token["content"] in steering
+    content["added_tokens"] = [{**token, "special": token["special"] and token["content"] != parsed} for token in added]
     content.update(truncation=None, padding=None, post_processor=None)
     if content["model"].get("dropout") is not None:
         content["model"]["dropout"] = None
@@ -98,16 +100,21 @@ class TextTokenizer:
     """Encodes documents.
 
     Truncation, padding, dropout and post-processors of the file are off: a document is encoded whole, the same each
-    time, and begins and ends with what the build asked for. Text that quotes special tokens is encoded as text.
+    time, and begins and ends with what the build asked for. Text that quotes special tokens is encoded as text; the
+    separator is one token wherever it stands.
 
     Args:
         file: the tokenizer.
         eos: the token to end each document with: its name, "" for none, None for the tokenizer's own end token.
         bos: the token to begin each document with, or "" for none.
+        separator: the token that separates the parts of texts, or "" for none.
+
+    Attributes:
+        separator: its id, or None.
     """
 
-    def __init__(self, file: TokenizerFile, eos: str | None = None, bos: str = "") -> None:
-        self._tokenizer, added = load_plain(file)
+    def __init__(self, file: TokenizerFile, eos: str | None = None, bos: str = "", separator: str = "") -> None:
+        self._tokenizer, added = load_plain(file, separator)
         self._ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         end = special.own_end_token(self._ids, file.config) if eos is None else eos
         self.eos, self.bos = end, bos
@@ -115,6 +122,7 @@ class TextTokenizer:
         self._prefix = [special.named_token(self._ids, bos, "--bos")] if bos else []
         self.max_id = max(self._ids.values())
         self._file, self._added = file, added
+        self.separator = self._separator(separator) if separator else None
 
     def info(self) -> TokenizerInfo:
         """Return what the manifest says of this tokenizer."""
@@ -149,7 +157,7 @@ class TextTokenizer:
         pieces: list[str] = []
         counts = []
         for text in texts:
-            cut = cut_long_text(text, self._raw, self._tokenizer.decode)
+            cut = cut_long_text(text, self._raw, self._decode_but_separators)
             counts.append(len(cut))
             pieces.extend(cut)
         encoded = iter(self._raw(pieces)) if len(pieces) == len(texts) else (self._raw([piece])[0] for piece in pieces)
@@ -158,6 +166,20 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _separator(self, token: str) -> int:
+        found = special.named_token(self._ids, token, "--fragments-at")
+        alone = self._raw([token])[0].tolist()
+        if alone != [found]:
+            raise ConfigError(
+                f"--fragments-at {token!r}: as a text it becomes {len(alone)} tokens instead of the one of that name, "
+                f"so it would never be found; give an added token of the tokenizer"
+            )
+        return found
+
+    def _decode_but_separators(self, ids: list[int]) -> str:
+        """Return text in which separators do not show, so that no cut through one looks harmless."""
+        return str(self._tokenizer.decode([i for i in ids if i != self.separator]))
 
     def _raw(self, texts: Sequence[str]) -> list[Ids]:
         encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)

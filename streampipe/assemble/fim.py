@@ -4,14 +4,16 @@ The transformed pieces of a micro batch become one more frame: whatever lies beh
 included, sees pieces like any other, and pieces without fill-in-the-middle take the way that they always took.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampipe.assemble.fim_cuts import Counts, Cutter, Text
+from streampipe.assemble.fim_cuts import Counts, Cutter, Parts, Text
 from streampipe.assemble.segments import Frames, Segments
 
 # The bits of a choice, as `plan.fim` draws it; the two rooms meet in these numbers.
@@ -43,6 +45,7 @@ class SourceFim:
         cutter: chooses the cuts.
         start, end: tokens at the beginning and at the end of each document that stay outside: 0 or 1.
         middle_only: whether only the middle and the end token are trained.
+        slack: tokens that a fragment may have more than its own and the sentinels.
     """
 
     orders: tuple[Order, Order]
@@ -50,6 +53,7 @@ class SourceFim:
     start: int
     end: int
     middle_only: bool
+    slack: int = 0
 
 
 @dataclass
@@ -58,14 +62,15 @@ class Marks:
 
     Attributes:
         piece: which of the segments they are.
-        parts: of each, its order, tokens before it, and tokens of prefix, suffix and middle.
-        untrained: by piece, the tokens `[begin, end)` that are no target although a token stands before them.
+        parts: the piece, its order, tokens before it, and tokens of prefix, suffix and middle; several of a piece that
+            was split, in their order.
+        untrained: a piece, and tokens `[begin, end)` of it that are no target although a token stands before them.
         counts: what was done, by source number.
     """
 
     piece: list[int] = field(default_factory=list)
-    parts: list[tuple[Order, int, tuple[int, int, int]]] = field(default_factory=list)
-    untrained: dict[int, tuple[int, int]] = field(default_factory=dict)
+    parts: list[tuple[int, Order, int, tuple[int, int, int]]] = field(default_factory=list)
+    untrained: list[tuple[int, int, int]] = field(default_factory=list)
     counts: dict[int, Counts] = field(default_factory=dict)
 
 
@@ -90,8 +95,8 @@ def transform(
     writer = _Writer(frames, sources, marks)
     chosen: list[int] = []
     sizes: list[int] = []
-    columns = (getattr(segments, name).tolist() for name in _COLUMNS)
-    for piece, row in enumerate(zip(*columns, strict=True)):
+    rows = list(zip(*(getattr(segments, name).tolist() for name in _COLUMNS), strict=True))
+    for piece, row in enumerate(rows):
         if row[0] and row[1] in sources:
             if row[0] & _ORDER_BITS == _TOO_LONG:
                 marks.counts[row[1]].too_long += 1
@@ -99,6 +104,11 @@ def transform(
             chosen.append(piece)
             if size := writer.write(piece, row):
                 sizes.append(size)
+    if segments.fragments is not None:
+        for piece, fragments in _by_piece(segments.fragments):
+            if size := writer.split(piece, rows[piece], fragments):
+                sizes.append(size)
+            chosen.append(piece)
     for number in segments.source.tolist():
         if number in sources:
             marks.counts[number].pieces += 1
@@ -143,26 +153,89 @@ class _Writer:
             return 0
         if before:
             chunks.append(view[begin : begin + 1])
-        for item in order.items:
-            if item.__class__ is int:
-                chunks += parts[item - 1]
-            else:
-                chunks.append(item)  # type: ignore[arg-type]
+        sizes = self._lay(order, parts)
         if after:
             chunks.append(view[end - 1 : end])
-        prefix, suffix, middle = parts
-        sizes = _size(prefix), _size(suffix), _size(middle)
         size = before + added + sum(sizes) + after
         ahead = size - after - sizes[2]  # the middle comes last
         surplus = ahead - 1 if own.middle_only else size - 1 - due
         if surplus:
             unseen = max(1, ahead - surplus)
-            marks.untrained[piece] = (unseen, unseen + surplus)
+            marks.untrained.append((piece, unseen, unseen + surplus))
         counts.transformed += 1
         counts.spm += second
         marks.piece.append(piece)
-        marks.parts.append((order, before, sizes))
+        marks.parts.append((piece, order, before, sizes))
         return size
+
+    def _lay(self, order: Order, parts: Parts) -> tuple[int, int, int]:
+        """String the parts together in an order; return the tokens of prefix, suffix and middle."""
+        chunks = self.chunks
+        for item in order.items:
+            if item.__class__ is int:
+                chunks += parts[item - 1]
+            else:
+                chunks.append(item)  # type: ignore[arg-type]
+        prefix, suffix, middle = parts
+        return _size(prefix), _size(suffix), _size(middle)
+
+    def split(self, piece: int, row: tuple[int, ...], fragments: list[list[int]]) -> int:
+        """Transform some fragments of a piece, each given as begin, end and choice; what is between stays.
+
+        Returns:
+            its tokens, 0 if none was transformed.
+        """
+        _, number, frame, offset, length, room, due = row
+        own, marks, view = self._sources[number], self._marks, self._frames[frame]
+        counts = marks.counts[number]
+        fitting = [fragment for fragment in fragments if fragment[2] & _ORDER_BITS != _TOO_LONG]
+        counts.too_long += len(fragments) - len(fitting)
+        spare = room - length - sum(own.orders[(choice & _ORDER_BITS) - 1].added for _, _, choice in fitting)
+        size = at = surplus = 0  # tokens of the piece that are written, and that were read
+        made: list[tuple[int, int, int, int]] = []
+        for begin, end, choice in fitting:
+            second = (choice & _ORDER_BITS) - 1
+            order, slack = own.orders[second], min(own.slack, spare)
+            spare -= slack
+            text = Text(view[offset + begin : offset + end], bool(choice & _BEGINNING), choice)
+            parts = own.cutter.parts(text, end - begin + slack, counts)
+            if parts is None:
+                continue
+            self.chunks.append(view[offset + at : offset + begin])
+            size, at = size + begin - at, end
+            sizes = self._lay(order, parts)
+            marks.parts.append((piece, order, size, sizes))
+            more = sum(sizes) - (end - begin)
+            made.append((size, order.added, order.added + sizes[0] + sizes[1], more))
+            size, surplus = size + order.added + sum(sizes), surplus + more
+            counts.fragments += 1
+            counts.spm += second
+        if not made:
+            return 0
+        self.chunks.append(view[offset + at : offset + length])
+        size += length - at
+        # Beyond what cutting added, the plan may not have counted sentinels either.
+        uncounted = size - 1 - due - surplus
+        for begin, added, ahead, more in made:
+            first = last = begin + ahead  # where the middle begins
+            if own.middle_only:
+                first = max(1, begin)
+            else:
+                hidden = min(added, uncounted)
+                uncounted -= hidden
+                first = max(1, begin, last - more - hidden)
+                last = first + more + hidden
+            if first < last:
+                marks.untrained.append((piece, first, last))
+        counts.transformed += 1
+        counts.split += 1
+        marks.piece.append(piece)
+        return size
+
+
+def _by_piece(fragments: NDArray[np.int64]) -> Iterator[tuple[int, list[list[int]]]]:
+    for piece, rows in groupby(fragments.tolist(), key=itemgetter(0)):
+        yield piece, [row[1:] for row in rows]
 
 
 def _size(part: tuple[memoryview, ...]) -> int:
@@ -172,17 +245,19 @@ def _size(part: tuple[memoryview, ...]) -> int:
 def label_gaps(marks: Marks, *, aligned: bool) -> list[tuple[int, int, int]]:
     """Return the positions `[begin, end)` of transformed pieces that have no trained label: piece, begin, end."""
     lead = 1 if aligned else 0
-    return [(piece, begin - lead, end - lead) for piece, (begin, end) in marks.untrained.items()]
+    return [(piece, begin - lead, end - lead) for piece, begin, end in marks.untrained]
 
 
 def _trained(spans: NDArray[np.int64], length: NDArray[np.int64], marks: Marks, *, aligned: bool) -> NDArray[np.int64]:
     """Replace the trained positions of the transformed pieces among those of all: int64 [K, 3]."""
     lead = 1 if aligned else 0
+    borders: dict[int, list[int]] = {piece: [1] for piece in marks.piece}
+    for piece, begin, end in marks.untrained:
+        borders[piece] += [begin, end]
     own = [
-        (piece, begin, end)
-        for piece in marks.piece
-        for first, last in (marks.untrained.get(piece, (1, 1)),)
-        for begin, end in ((1 - lead, first - lead), (last - lead, int(length[piece]) - lead))
+        (piece, begin - lead, end - lead)
+        for piece, found in borders.items()
+        for begin, end in zip(found[::2], [*found[1::2], int(length[piece])], strict=True)
         if begin < end
     ]
     kept = spans[~np.isin(spans[:, 0], marks.piece)]
@@ -202,7 +277,7 @@ def part_ids(marks: Marks, starts: NDArray[np.int64], positions: int) -> NDArray
         positions: of the batch.
     """
     kinds = np.zeros(positions, np.int8)
-    for piece, (order, before, sizes) in zip(marks.piece, marks.parts, strict=True):
+    for piece, order, before, sizes in marks.parts:
         at = int(starts[piece]) + before
         for item in order.items:
             kind, size = (item, sizes[item - 1]) if isinstance(item, int) else (SENTINEL, len(item))
@@ -217,7 +292,7 @@ def horizon(marks: Marks, starts: NDArray[np.int64], positions: int) -> NDArray[
     It begins at the token before the middle, with the length of the middle, and ends with 0 at its last token.
     """
     left = np.full(positions, -1, np.int32)
-    for piece, (order, before, sizes) in zip(marks.piece, marks.parts, strict=True):
+    for piece, order, before, sizes in marks.parts:
         begin = int(starts[piece]) + before + order.added + sizes[0] + sizes[1]
         left[begin - 1 : begin + sizes[2]] = np.arange(sizes[2], -1, -1)
     return left

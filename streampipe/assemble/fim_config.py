@@ -43,10 +43,12 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             the preset's, else `psm` and `spm`. The middle comes last.
         min_length: texts of fewer tokens are left alone.
         no_prefix: texts that begin so are left alone.
-        split_on: with `compat`, the token that parts a text into fragments.
-        fragment_rate: with `compat` and `split_on`, share of the fragments of a text that is hit.
         loss: on all parts, or on the middle (and the end token) only.
         slack: tokens that cutting inside tokens may add to a document; what needs more is cut elsewhere.
+        split_on: the token that separates the parts of a document, as `shardtools build --fragments-at` recorded it:
+            documents that are hit and have it are transformed part by part, and it stays where it was.
+            With `compat`, the token (or id) that parts a text into fragments.
+        fragment_rate: share of these parts that are transformed, 0 to 1; null for `rate`.
         compat: `megatron` does as Megatron-LM's `GPTFIMDataset` does, to reproduce a recipe of it: windows after
             packing instead of documents, with no other key than the rates, `sentinels`, `no_prefix`, `split_on` and
             `fragment_rate`.
@@ -60,11 +62,16 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spm: Literal["spm", "spmv1"] | Template | None = None
     min_length: int = 1
     no_prefix: str | None = None
-    split_on: str | int | None = None
-    fragment_rate: float | None = None
     loss: Literal["all", "middle"] = "all"
     slack: int = 4
+    split_on: str | int | None = None
+    fragment_rate: float | None = None
     compat: Literal["megatron"] | None = None
+
+    @property
+    def rate_of_fragments(self) -> float | None:
+        """Share of the parts of a document that are transformed; None where documents are not split."""
+        return None if self.split_on is None else self.rate if self.fragment_rate is None else self.fragment_rate
 
     @property
     def needs_text(self) -> bool:
@@ -77,9 +84,13 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ConfigError: with the path of the key.
         """
-        for name in ("rate", "spm_rate"):
-            if not 0 <= getattr(self, name) <= 1:
+        for name in ("rate", "spm_rate", "fragment_rate"):
+            if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise ConfigError(f"{where}.{name}: must be within 0 and 1, but got {getattr(self, name)}")
+        if self.fragment_rate is not None and self.split_on is None:
+            raise ConfigError(f"{where}.fragment_rate: has a meaning with split_on only; give that, or leave it out")
+        if self.split_on == "":
+            raise ConfigError(f"{where}.split_on: names no token; give one, such as <file_sep>, or leave the key out")
         if self.min_length < 0:
             raise ConfigError(f"{where}.min_length: must be at least 0 tokens, but got {self.min_length}")
         if not 0 <= self.slack <= 64:
@@ -100,9 +111,11 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self._check_compat(where)
 
     def _check_own(self, where: str) -> None:
-        for name in ("split_on", "fragment_rate"):
-            if getattr(self, name) is not None:
-                raise ConfigError(f"{where}.{name}: this release does not build it yet; remove it")
+        if isinstance(self.split_on, int):
+            raise ConfigError(
+                f"{where}.split_on: must be the token that `shardtools build --fragments-at` was given, not its id, "
+                f"but got {self.split_on}"
+            )
         if isinstance(self.sentinels, Sentinels) and self.sentinels.pad is not None:
             raise ConfigError(
                 f"{where}.sentinels.pad: only `compat: megatron` fills windows up; remove it, or set compat"
@@ -116,11 +129,8 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"{where}.{name}: Megatron has no such choice, so compat: megatron takes {usual[name]!r} only, but "
                     f"got {getattr(self, name)!r}; remove it, or remove compat"
                 )
-        if (self.split_on is None) != (self.fragment_rate is None):
-            given, other = ("fragment_rate", "split_on") if self.split_on is None else ("split_on", "fragment_rate")
-            raise ConfigError(f"{where}.{given}: has a meaning together with {other} only; give both, or neither")
-        if self.fragment_rate is not None and not 0 <= self.fragment_rate <= 1:
-            raise ConfigError(f"{where}.fragment_rate: must be within 0 and 1, but got {self.fragment_rate}")
+        if self.split_on is not None and self.fragment_rate is None:
+            raise ConfigError(f"{where}.split_on: Megatron fails without fragment_rate; give both, or neither")
 
 
 def check_policy(fims: Sequence[FimConfig | None], packing: Any, fields: Sequence[str]) -> None:

@@ -32,8 +32,10 @@ class Counts:
 
     Attributes:
         pieces: all of them.
-        transformed: those that now have parts; spm: those of them in the second order.
-        too_long: hit, but left as they are since their sentinels would not fit.
+        transformed: those that now have parts; split: those of them that were split at separators.
+        fragments: of the split ones, those that now have parts.
+        spm: texts (pieces that were not split, and fragments) in the second order.
+        too_long: hit, but left as they are since their sentinels would not fit: pieces, or fragments of split ones.
         exempt: hit, but left as they are since they begin with `no_prefix`.
         redraws: draws of cuts that were thrown away, since the result had no room.
         fallbacks: pieces cut at token borders, after all draws or since their text is not whole.
@@ -42,6 +44,8 @@ class Counts:
 
     pieces: int = 0
     transformed: int = 0
+    split: int = 0
+    fragments: int = 0
     spm: int = 0
     too_long: int = 0
     exempt: int = 0
@@ -54,9 +58,9 @@ def fim_rates(counts: Mapping[str, int]) -> dict[str, float]:
     """Turn counts of fill-in-the-middle into what is told of them."""
     rates = {
         "rate": counts["transformed"] / max(1, counts["pieces"]),
-        "spm_rate": counts["spm"] / max(1, counts["transformed"]),
+        "spm_rate": counts["spm"] / max(1, counts["transformed"] - counts["split"] + counts["fragments"]),
     }
-    return rates | {name: counts[name] for name in ("fallbacks", "redraws", "whole", "too_long", "exempt")}
+    return rates | {name: counts[name] for name in ("fragments", "fallbacks", "redraws", "whole", "too_long", "exempt")}
 
 
 class Cutter(Protocol):

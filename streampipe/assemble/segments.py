@@ -1,7 +1,7 @@
 """Where each piece of a batch comes from and where it goes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ class Segments:
             that have a target are.
         fim: uint64, what fill-in-the-middle does to each, as `plan.fim` drew it; None where no source has any.
         trained_count: int64, how many positions of each are trained, as planned; None likewise.
+        fragments: int64 [K, 4], sorted: a piece, tokens `[begin, end)` of it that are transformed by themselves, and
+            their choice, as `plan.fim` drew it; None where no source is split.
     """
 
     row: NDArray[np.int64]
@@ -38,6 +40,7 @@ class Segments:
     trained: NDArray[np.int64] | None = None
     fim: NDArray[np.uint64] | None = None
     trained_count: NDArray[np.int64] | None = None
+    fragments: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -57,13 +60,13 @@ class Ground:
         table: int64 [8 or 10, S]: the columns of `Segments`, by the numbers above. A dummy document is of source, epoch
             and document -1; its tokens fill its room, and are the beginning of a frame of padding.
         first: int64 [rows + 1], the segments of row i are `first[i]` up to `first[i + 1]`.
-        trained: int64 [K, 3], sorted: a segment and the positions `[begin, end)` of it that are trained; None where all
-            that have a target are.
+        trained, fragments: as `Segments` has them, but of segments.
     """
 
     table: NDArray[np.int64]
     first: NDArray[np.int64]
     trained: NDArray[np.int64] | None = None
+    fragments: NDArray[np.int64] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "Ground":
         """Return some rows, in the order asked for."""
@@ -74,51 +77,41 @@ class Ground:
         # Rows with 2 and 3 segments that begin at 10 and 40 give 10, 11, 40, 41, 42.
         taken = np.repeat(begin - first[:-1], counts)
         taken += np.arange(len(taken))
-        trained = self.trained
-        if trained is not None:
-            low, high = (np.searchsorted(trained[:, 0], taken, side) for side in ("left", "right"))
-            segment = np.repeat(np.arange(len(taken)), high - low)
-            spans = np.arange(len(segment)) + np.repeat(low - (np.cumsum(high - low) - (high - low)), high - low)
-            trained = np.column_stack([segment, trained[spans, 1:]])
-        return Ground(self.table.take(taken, axis=1), first, trained)
+        lists = (_taken(lines, taken) for lines in (self.trained, self.fragments))
+        return Ground(self.table.take(taken, axis=1), first, *lists)
 
     def between(self, begin: int, end: int) -> "Ground":
         """Return the rows `[begin, end)`."""
         low, high = int(self.first[begin]), int(self.first[end])
-        trained = self.trained
-        if trained is not None:
-            trained = trained[slice(*np.searchsorted(trained[:, 0], (low, high)))] - (low, 0, 0)
-        return Ground(self.table[:, low:high], self.first[begin : end + 1] - low, trained)
+        lists = (_between(lines, low, high) for lines in (self.trained, self.fragments))
+        return Ground(self.table[:, low:high], self.first[begin : end + 1] - low, *lists)
 
     def pieces(self) -> Segments:
         """Return the pieces alone, for changing them and laying them out again."""
         real = np.flatnonzero(self.table[SOURCE] >= 0)
         row = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))[real]
         frame, offset, length, slot, goes_on, source, epoch, document, *more = self.table.take(real, axis=1)
-        trained = self.trained
-        if trained is not None:
-            trained = np.column_stack([np.searchsorted(real, trained[:, 0]), trained[:, 1:]])
         narrow = goes_on.astype(bool), source.astype(np.int32), epoch.astype(np.int32)
-        segments = Segments(row, frame, offset, length, slot, *narrow, document, trained)
-        if not more:
-            return segments
-        return replace(segments, fim=more[0].view(np.uint64), trained_count=more[1])
+        number = np.zeros(self.table.shape[1], np.int64)
+        number[real] = np.arange(len(real))
+        trained, fragments = (_renumbered(lines, number) for lines in (self.trained, self.fragments))
+        fim, count = (more[0].view(np.uint64), more[1]) if more else (None, None)
+        return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, fragments)
 
 
 def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
     """Return the rows of several grounds as one; to the frames of each a shift is added."""
-    tables, firsts, spans = [], [np.zeros(1, np.int64)], []
-    segments = 0
-    for ground, shift in zip(grounds, shifts, strict=True):
-        table = ground.table.copy()
+    before = np.cumsum([0, *(ground.table.shape[1] for ground in grounds)]).tolist()
+    tables = [ground.table.copy() for ground in grounds]
+    for table, shift in zip(tables, shifts, strict=True):
         table[FRAME] += shift
-        tables.append(table)
-        firsts.append(ground.first[1:] + segments)
-        if ground.trained is not None:
-            spans.append(ground.trained + np.array([segments, 0, 0]))
-        segments += table.shape[1]
-    trained = np.concatenate(spans) if spans else None
-    return Ground(np.concatenate(tables, axis=1), np.concatenate(firsts), trained)
+    firsts = [ground.first[1:] + past for ground, past in zip(grounds, before, strict=False)]
+    lists: list[NDArray[np.int64] | None] = []
+    for name in ("trained", "fragments"):
+        found = ((getattr(ground, name), past) for ground, past in zip(grounds, before, strict=False))
+        moved = [_moved(lines, past) for lines, past in found if lines is not None]
+        lists.append(np.concatenate(moved) if moved else None)
+    return Ground(np.concatenate(tables, axis=1), np.concatenate([np.zeros(1, np.int64), *firsts]), *lists)
 
 
 def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, one_per_row: bool = False) -> Ground:
@@ -154,7 +147,36 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     table[LENGTH, first[tails + 1] - 1] = table[ROOM, first[tails + 1] - 1] = seq_length - used[tails]
     for number, column in enumerate(columns):
         table[number, place] = column
-    trained = segments.trained
-    if trained is not None:
-        trained = np.column_stack([place[trained[:, 0]], trained[:, 1:]])
-    return Ground(table, first, trained)
+    lists = (_renumbered(lines, place) for lines in (segments.trained, segments.fragments))
+    return Ground(table, first, *lists)
+
+
+# Lists of what some segments have: int64 [K, 1 + n], sorted; the first number of a line is that of its segment.
+Lines = NDArray[np.int64] | None
+
+
+def _taken(lines: Lines, segments: NDArray[np.int64]) -> Lines:
+    """Return the lines of some segments, numbered anew, in the order asked for."""
+    if lines is None:
+        return None
+    low, high = (np.searchsorted(lines[:, 0], segments, side) for side in ("left", "right"))
+    counts = high - low
+    number = np.repeat(np.arange(len(segments)), counts)
+    line = np.arange(len(number)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+    return np.column_stack([number, lines[line, 1:]])
+
+
+def _between(lines: Lines, low: int, high: int) -> Lines:
+    """Return the lines of the segments `[low, high)`, numbered from 0."""
+    if lines is None:
+        return None
+    return _moved(lines[slice(*np.searchsorted(lines[:, 0], (low, high)))], -low)
+
+
+def _moved(lines: NDArray[np.int64], shift: int) -> NDArray[np.int64]:
+    return np.column_stack([lines[:, 0] + shift, lines[:, 1:]])
+
+
+def _renumbered(lines: Lines, number: NDArray[np.int64]) -> Lines:
+    """Return the lines with new numbers of their segments, in the same order."""
+    return None if lines is None else np.column_stack([number[lines[:, 0]], lines[:, 1:]])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.rng import keyed_permutation
+from streampipe.shards.frame_index import Ragged
 
 
 class FrameLengths(Protocol):
@@ -18,6 +19,7 @@ class FrameLengths(Protocol):
         tokens: int64 [F], tokens of each frame.
         first_document: int64 [F + 1]; frame f holds the documents `first_document[f]` up to `first_document[f + 1]`.
         lengths: int32 [D], tokens of each document.
+        fragments: of each document where its separators are; None where that is not known.
     """
 
     @property
@@ -26,6 +28,8 @@ class FrameLengths(Protocol):
     def first_document(self) -> NDArray[np.int64]: ...  # noqa: D102
     @property
     def lengths(self) -> NDArray[np.int32]: ...  # noqa: D102
+    @property
+    def fragments(self) -> Ragged | None: ...  # noqa: D102
 
 
 class Lengths(Protocol):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.errors import ConfigError, DocumentTooLongError
+from streampipe.plan.fragments import Fragments
 
 Policy = Literal["best_fit", "concat", "none"]
 Overlong = Literal["split", "truncate", "drop", "error"]
@@ -64,6 +65,7 @@ class Pieces:
         member: int64, which token member of the document it is of: 0; of a pair 0 for chosen, 1 for rejected.
         fim: uint64, what fill-in-the-middle does to it, as `plan.fim` has it; None where no source has any.
         trained: int64, how many of its positions are trained then; -1 for as many as without.
+        fragments: parts of them that it takes by themselves; None where no source is split.
     """
 
     occurrence: NDArray[np.int64]
@@ -75,6 +77,7 @@ class Pieces:
     member: NDArray[np.int64]
     fim: NDArray[np.uint64] | None = None
     trained: NDArray[np.int64] | None = None
+    fragments: Fragments | None = None
 
     def __len__(self) -> int:
         return len(self.length)
@@ -88,7 +91,8 @@ class Pieces:
         taken = Pieces(*(getattr(self, field)[rows] for field in _FIELDS))
         if self.fim is None or self.trained is None:
             return taken
-        return replace(taken, fim=self.fim[rows], trained=self.trained[rows])
+        fragments = None if self.fragments is None else self.fragments.take(rows)
+        return replace(taken, fim=self.fim[rows], trained=self.trained[rows], fragments=fragments)
 
 
 _FIELDS = ("occurrence", "document", "start", "length", "slot", "goes_on", "member")

@@ -26,6 +26,7 @@ from streampipe.plan.round_plan import (
     running_sums,
     sums_before,
 )
+from streampipe.plan.separators import separators_of
 from streampipe.plan.sequence_order import canonical_order, level_columns, move_to_end
 from streampipe.plan.windows import deal_frames
 from streampipe.rng import keyed_permutation
@@ -152,6 +153,9 @@ class Planner:
         self.members = members
         self._seed = seed
         self._has_fim = any(plan is not None for layout in layouts for plan in layout.fim)
+        # Of each source, whether its documents are split: as long as the blend in layouts with fill-in-the-middle.
+        split = [[plan is not None and plan.fragment_rate is not None for plan in layout.fim] for layout in layouts]
+        self._split = [any(of_layouts) for of_layouts in zip(*split, strict=True)]
         self._latest: tuple[int, int, RoundPlan] | None = None  # whoever asks for the same again gets the same plan
         self._one_at_a_time = Lock()
 
@@ -195,7 +199,10 @@ class Planner:
             kept = None
             pieces, lost = cut_documents(lengths.reshape(-1), documents, layout.seq_length, layout.packing)
             if self._has_fim:
-                line = Line(frames, documents, lengths.reshape(-1), [axis.name for axis in self.axes], self._seed)
+                names, separators = [axis.name for axis in self.axes], None
+                if any(self._split):
+                    separators = separators_of(frames, documents, self.axes, self._split)
+                line = Line(frames, documents, lengths.reshape(-1), names, self._seed, separators)
                 pieces = with_choices(pieces, line, layout.fim, layout.seq_length, layout.packing)
                 breathe()
         else:

@@ -37,6 +37,8 @@ class Document:
         origin_file: place of its input file in the manifest's `inputs`, if known.
         origin_row: its row or line in that file, from 0, if known.
         meta: anything else, as it would be in JSON.
+        fragments: of a text, integers [K]: which of its tokens are separators between its parts, ascending; None if
+            that is not known.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Document:
     origin_file: int | None = None
     origin_row: int | None = None
     meta: Mapping[str, Any] | None = None
+    fragments: NDArray[Any] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -86,6 +89,11 @@ class Pair:
         return "preference"
 
     @property
+    def fragments(self) -> None:
+        """Only texts have any."""
+        return
+
+    @property
     def length(self) -> int:
         """The tokens of both sides together, because they are packed as one."""
         return len(self.chosen.tokens) + len(self.rejected.tokens)
@@ -111,6 +119,8 @@ def as_stored(document: AnyDocument, token_dtype: TokenDtype) -> AnyDocument:
         chosen = _side(f"{where}, chosen", document.chosen, token_dtype)
         return replace(document, chosen=chosen, rejected=_side(f"{where}, rejected", document.rejected, token_dtype))
     tokens = _ids(where, document.tokens, token_dtype)
+    if document.fragments is not None:
+        document = replace(document, fragments=_places(where, document, len(tokens)))
     if document.loss is not None:
         return replace(document, tokens=tokens, loss=_spans(where, document.loss, len(tokens)))
     return document if tokens is document.tokens else replace(document, tokens=tokens)
@@ -136,6 +146,17 @@ def _ids(where: str, given: ArrayLike, token_dtype: TokenDtype) -> NDArray[Any]:
             f"choose the dtype by the tokenizer's largest id, added tokens included"
         )
     return tokens.astype(np.dtype(token_dtype).newbyteorder("<"), copy=False)
+
+
+def _places(where: str, document: Document, length: int) -> NDArray[Any]:
+    places: NDArray[Any] = np.asarray(document.fragments)
+    sound = places.ndim == 1 and (places.dtype.kind in "ui" or not len(places))
+    if not sound or document.loss is not None or (np.diff(places, prepend=-1, append=length) < 1).any():
+        raise ValueError(
+            f"{where}: fragments must be ascending places within the {length} tokens of a text, but got {places.dtype} "
+            f"{list(places.shape)} in a {document.kind}"
+        )
+    return places.astype("<i4")
 
 
 def _spans(where: str, given: ArrayLike, length: int) -> NDArray[Any]:

@@ -181,6 +181,8 @@ def _check(index: FrameIndex, entry: ShardEntry, kind: Kind | None, itemsize: in
         raise ValueError("expected every frame to start where the one before it ends")
     if index.raw_bytes.min() < 1 or index.raw_bytes.max() > MAX_FRAME_BYTES:
         raise ValueError(f"expected frames of 1 to {MAX_FRAME_BYTES} raw bytes, got {int(index.raw_bytes.max())}")
+    if index.fragments is not None:
+        _check_fragments(index.fragments, index.document_lengths)
     firsts = index.first_document[:-1] * index.members
     if not np.array_equal(index.tokens, np.add.reduceat(index.lengths, firsts, dtype=np.int64)):
         raise ValueError("expected `tokens` of every frame to be the sum of its `lengths`")
@@ -206,6 +208,16 @@ def _check_loss(index: FrameIndex, kind: Kind | None) -> None:
         trained = trained_tokens(index.loss_spans, index.lengths)
         if index.loss_tokens is None or not np.array_equal(trained, index.loss_tokens):
             raise ValueError("expected `loss_tokens` of every member to be the sum of its `loss_spans`")
+
+
+def _check_fragments(fragments: Ragged, lengths: Int64) -> None:
+    """Compare the places of separators with the lengths of their documents, int64 [D]."""
+    ascending = np.diff(fragments.values.astype(np.int64), prepend=-1) > 0
+    firsts = fragments.offsets[:-1][np.diff(fragments.offsets) > 0]
+    ascending[firsts] = True
+    limits = np.repeat(lengths, np.diff(fragments.offsets))
+    if not ascending.all() or bool(((fragments.values < 0) | (fragments.values >= limits)).any()):
+        raise ValueError("expected `fragments` to be ascending places inside their documents")
 
 
 def _leaf(name: str) -> str:

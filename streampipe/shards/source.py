@@ -92,6 +92,12 @@ class Source:
         return self.manifest.kind
 
     @property
+    def built(self) -> dict[str, Any]:
+        """How the documents of this split were built, such as their `eos`; empty if the manifest does not say."""
+        recorded = self.manifest.build.get(self.split)
+        return recorded if isinstance(recorded, dict) else {}
+
+    @property
     def members(self) -> int:
         """Token members of a document: 2 for pairs, else 1."""
         return len(self.manifest.members)

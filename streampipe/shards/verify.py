@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streampipe.errors import ShardCorruptError, SourceError, StorageError
 from streampipe.shards.frame import decode_frame, parse_frame
-from streampipe.shards.frame_index import FrameIndex
+from streampipe.shards.frame_index import FrameIndex, Ragged
 from streampipe.shards.manifest import MANIFEST_NAME, ShardEntry, length_histogram
 from streampipe.shards.source import Source
 from streampipe.shards.tokenizer_hash import TOKENIZER_NAME, tokenizer_hashes
@@ -137,6 +137,10 @@ class _FrameCheck:
         self._index = index
         self._where = where
         self._keys: set[str] = set()
+        built = source.manifest.build.get(source.split)
+        name = built.get("fragments_at") if isinstance(built, dict) else None
+        # Without a name that the manifest knows, the first one that the index lists tells which it is.
+        self._separator = source.tokenizer.special_tokens.get(str(name))
 
     def faults(self, start: int, data: bytes) -> Iterator[str]:
         """Yield the faults of the frames that lie whole in the stretch of the shard from byte `start` on."""
@@ -186,6 +190,19 @@ class _FrameCheck:
             raise ValueError(f"{name}: its tokens are not at byte {offset}, where the index says")
         if int(array.max()) > limit:
             raise ValueError(f"{name}: id {array.max()} is over the tokenizer's {limit}")
+        if self._index.fragments is not None:
+            self._compare_fragments(self._index.fragments, i, name, array)
+
+    def _compare_fragments(self, fragments: Ragged, i: int, name: str, array: NDArray[Any]) -> None:
+        listed = fragments.values[fragments.offsets[i] : fragments.offsets[i + 1]]
+        if self._separator is None and len(listed):
+            self._separator = int(array[listed[0]])
+        found = np.flatnonzero(array == self._separator)
+        if self._separator is not None and not np.array_equal(found, listed):
+            raise ValueError(
+                f"{name}: its separators (id {self._separator}) are at {found[:8].tolist()}, but the index lists "
+                f"{listed[:8].tolist()}"
+            )
 
     def _compare_loss(self, i: int, name: str, array: NDArray[Any]) -> None:
         spans = self._index.loss_spans

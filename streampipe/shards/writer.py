@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +56,16 @@ def encode_shard(
     codec = codec_for(compression, level)
     frames: list[EncodedFrame] = []
     origins: list[tuple[int, int]] = []
+    fragments: list[NDArray[np.int32]] = []
     for group, last in _groups(_alike(documents, stem, token_dtype), frame_tokens):
         origins += [(_or_unknown(document.origin_file), _or_unknown(document.origin_row)) for document in group]
         frames.append(encode_frame(group, codec, last=last))
+        fragments += [document.fragments for document in group if document.fragments is not None]
     if not frames:
         raise ValueError(f"shard {stem}: there is no document for it; do not write empty shards")
     index = _index_of(frames)
+    if fragments:
+        index = replace(index, fragments=_ragged(fragments))
     shard_bytes = b"".join(frame.data for frame in frames)
     index_bytes = encode_index(index, _origins_of(origins))
     tokens = int(index.tokens.sum())
@@ -85,8 +89,15 @@ def _alike(documents: Iterable[AnyDocument], stem: str, token_dtype: TokenDtype)
     """Yield the documents as they are stored, once it is sure that they may stand in one shard."""
     keys: set[str] = set()
     kind: Kind | None = None
+    split: bool | None = None
     for document in documents:
         kind = kind or document.kind
+        split = document.fragments is not None if split is None else split
+        if split != (document.fragments is not None):
+            raise ValueError(
+                f"shard {stem}: document {document.key!r} is {'not ' if split else ''}said to have fragments, unlike "
+                "those before it; say it of all documents of a source, or of none"
+            )
         if document.kind != kind:
             raise ValueError(
                 f"shard {stem}: document {document.key!r} is of kind {document.kind}, but those before it are of kind "

@@ -43,14 +43,20 @@ def rows_of_pieces(draw):
         pieces = replace(pieces, trained=np.array(spans, np.int64).reshape(-1, 3))
     if draw(st.booleans()):
         pieces = replace(pieces, fim=count.astype(np.uint64) << np.uint64(60), trained_count=count)
+    if draw(st.booleans()):
+        fragments = [(*span, 2**62 + number) for number, span in enumerate(spans)]
+        pieces = replace(pieces, fragments=np.array(fragments, np.int64).reshape(-1, 4))
     return pieces, rows
 
 
 def told(ground):
-    """Each row as its segments with their columns and trained spans."""
-    spans = [] if ground.trained is None else ground.trained.tolist()
+    """Each row as its segments with their columns, trained spans and fragments."""
+    lists = [lines.tolist() for lines in (ground.trained, ground.fragments) if lines is not None]
     return [
-        [(ground.table[:, s].tolist(), [span[1:] for span in spans if span[0] == s]) for s in range(first, last)]
+        [
+            (ground.table[:, s].tolist(), [[line[1:] for line in lines if line[0] == s] for lines in lists])
+            for s in range(first, last)
+        ]
         for first, last in pairwise(ground.first.tolist())
     ]
 

@@ -327,8 +327,8 @@ def test_draws_of_a_word_are_frozen():
         ({}, {"slack": 9}, "fim.slack: Megatron has no such choice"),
         ({}, {"rate": 1.5}, "fim.rate: must be within 0 and 1"),
         ({}, {"rate": float("nan")}, "fim.rate: must be within 0 and 1"),
-        ({}, {"split_on": "<file_sep>"}, "fim.split_on: has a meaning together with fragment_rate only"),
-        ({}, {"fragment_rate": 0.5}, "fim.fragment_rate: has a meaning together with split_on only"),
+        ({}, {"split_on": "<file_sep>"}, "fim.split_on: Megatron fails without fragment_rate"),
+        ({}, {"fragment_rate": 0.5}, "fim.fragment_rate: has a meaning with split_on only"),
         ({}, {"split_on": "<file_sep>", "fragment_rate": 2}, "fim.fragment_rate: must be within 0 and 1"),
         ({}, {"split_on": "<file sep>", "fragment_rate": 1}, "fim.split_on: 'code'"),
         ({}, {"split_on": 99999, "fragment_rate": 1}, "fim.split_on: the id 99999 of the token is not within"),
@@ -352,11 +352,7 @@ def test_what_cannot_be_done_is_refused_with_the_cure(folder, changes, fim, told
 
 
 def test_keys_of_compat_are_refused_without_it(folder):
-    for fim, told in (
-        ({"split_on": "<file_sep>"}, "split_on: this release does not build it yet"),
-        ({"fragment_rate": 0.5}, "fragment_rate: this release does not build it yet"),
-        ({"sentinels": ROLES}, "sentinels.pad: only `compat: megatron` fills windows up"),
-    ):
+    for fim, told in (({"sentinels": ROLES}, "sentinels.pad: only `compat: megatron` fills windows up"),):
         with pytest.raises(ConfigError, match=told):
             stream(folder, {"packing.policy": "best_fit"}, compat=None, **fim)
 

@@ -258,7 +258,11 @@ def test_metrics_tell_what_was_done(corpus):
         ({"rate": 1.5}, "must be within 0 and 1"),
         ({"psm": ["PRE", "prefix", "middle", "suffix"]}, "a template begins with"),
         ({"no_prefix": ""}, "every text begins with nothing"),
-        ({"split_on": "<file_sep>"}, "this release does not build it yet"),
+        ({"split_on": "<file_sep>"}, "build the source with `shardtools build --fragments-at '<file_sep>'`"),
+        ({"split_on": ""}, "names no token"),
+        ({"split_on": 7}, "not its id"),
+        ({"fragment_rate": 0.5}, "has a meaning with split_on only"),
+        ({"split_on": "<file_sep>", "fragment_rate": -0.5}, "must be within 0 and 1"),
         ({"compat": "megatron"}, "set packing.policy: concat, or remove compat"),
     ],
 )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampipe.errors import DocumentTooLongError
+from streampipe.plan.fragments import Fragments
 from streampipe.plan.loss import LossSpans, trained_spans, trained_tokens
 from streampipe.plan.pieces import PackingConfig, Pieces, cut_documents, cut_pairs, unfold_pairs
 
@@ -99,7 +100,10 @@ def test_pairs_that_are_too_long_are_an_error_until_the_user_chooses():
 
 
 def test_no_field_of_a_piece_is_forgotten_when_rows_are_taken():
-    pieces = Pieces(*(np.arange(3) + 10 * n for n in range(9)))
-    assert [column.tolist() for column in vars(pieces.take(np.array([2, 0]))).values()] == [
-        [2 + 10 * n, 10 * n] for n in range(9)
+    fragments = Fragments(np.array([0, 2, 2, 3]), *(np.arange(3) + 10 * n for n in range(3)))
+    taken = vars(Pieces(*(np.arange(3) + 10 * n for n in range(9)), fragments).take(np.array([2, 0])))
+    assert [part.tolist() for part in vars(taken.pop("fragments")).values()] == [
+        [0, 1, 3],
+        *([2 + 10 * n, 10 * n, 1 + 10 * n] for n in range(3)),
     ]
+    assert [column.tolist() for column in taken.values()] == [[2 + 10 * n, 10 * n] for n in range(9)]

@@ -71,7 +71,7 @@ def _of_pairs(shard: EncodedShard) -> tuple[FrameIndex, ShardEntry, Origins]:
         payload_offsets=np.repeat(index.payload_offsets, 2),
         loss_tokens=np.ones(documents * 2, np.int32),
         loss_spans=Ragged(2 * spans, np.tile(np.array([0, 1], np.int32), documents * 2)),
-        fragments=Ragged(np.arange(documents + 1) // 2, np.arange(documents // 2, dtype=np.int32)),
+        fragments=Ragged(np.arange(documents + 1) // 2, np.zeros(documents // 2, np.int32)),
     )
     origins = Origins(np.zeros(documents, np.int32), np.arange(documents) * 10**10)
     changes = {"tokens": 2 * shard.entry.tokens, "loss_tokens": 2 * documents, "longest": 2 * shard.entry.longest}

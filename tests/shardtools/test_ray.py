@@ -17,16 +17,19 @@ pytestmark = [
 ]
 
 SMALL = ("--shard-tokens", 3_000, "--frame-tokens", 1_000, "--validation", "5%", "--dedup", "exact")
+SEPARATED = ("--fragments-at", "<|pad|>")
 
 
 @pytest.fixture
 def run(corpus, tokenizer, tmp_path):
     large = tmp_path / "large.jsonl"
     lines = corpus.read_text().splitlines()
-    large.write_text("".join(line.replace("document", f"document {i}") + "\n" for i in range(4) for line in lines))
+    large.write_text(
+        "".join(line.replace("document", f"document <|pad|> {i}") + "\n" for i in range(4) for line in lines)
+    )
 
     def command(output, *more):
-        arguments = ["build", large, "--tokenizer", tokenizer, "--output", output, *SMALL, *more]
+        arguments = ["build", large, "--tokenizer", tokenizer, "--output", output, *SMALL, *SEPARATED, *more]
         return main([str(part) for part in arguments])
 
     return command
