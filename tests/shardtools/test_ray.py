@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,14 +83,19 @@ def test_a_build_on_a_cluster_killed_at_any_moment_goes_on(
     inputs = (tmp_path / "large.jsonl",) if kind == "texts" else what[kind]
     command = ["build", *inputs, "--tokenizer", tokenizer, "--output", output, *SMALL, "--engine", "ray"]
     process = shell(*command, "--workers", (1, 2, 8)[kill % 3], RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
-    count = moments.randrange(1, len(list((tmp_path / "local").glob("*.tar.zst"))))
-    while process.poll() is None and len(list(output.glob(".build/slice-*.json"))) < count:
-        time.sleep(0.01)
+    count = moments.randrange(1, 2 * len(list((tmp_path / "local").glob("train-*.tar.zst"))) - 5)
+    while process.poll() is None and commits(output) < count:
+        time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (output / "manifest.json").exists()
     assert run(output, "--engine", "ray", "--workers", 2, kind=kind) == 0
     assert contents(output) == contents(tmp_path / "local")
+
+
+def commits(output: Path) -> int:
+    """Counts slices of the input and shards that are finished."""
+    return len(list(output.glob("train-*.tar.zst"))) + len(list(output.glob(".build/slice-*.json")))
 
 
 def test_an_error_in_a_task_is_told_as_it_was_raised(corpus, tokenizer, tmp_path, capsys):
