@@ -22,6 +22,9 @@ from streampipe.shards import MANIFEST_NAME, TOKENIZER_NAME, Manifest, ShardEntr
 from streampipe.shards.manifest import MEMBERS_OF_KIND, BuildValue
 from streampipe.storage import open_store
 
+WORTH_A_PROCESS = 1 << 23
+"""Fewer tokens than this are encoded sooner in this process, though it has threads, than in one that must start."""
+
 
 @dataclass(frozen=True)
 class BuildResult:
@@ -91,7 +94,10 @@ def open_engine(job: Job) -> AbstractContextManager[Engine]:
 
         return RayEngine(job.recipe(), request.workers, request.ray_address)
     in_memory = any(url.startswith("memory://") for url in (request.output, *request.inputs, request.scratch))
-    return LocalEngine(job.recipe(), 1 if in_memory else request.workers)
+    tasks = job.tasks.tasks
+    alone = request.workers == 1 or len(tasks) <= 1
+    short = sum(task.tokens for task in tasks) < WORTH_A_PROCESS
+    return LocalEngine(job.recipe(), request.workers, here=in_memory or (alone and short))
 
 
 def _keep_tokenizer(job: Job) -> None:

@@ -16,10 +16,19 @@ def asked(question: str, *answers: str) -> list[dict[str, str]]:
     return turns[:-1]
 
 
-ROWS = [
-    {"messages": asked(f"question {i} " + "w " * (i * 7 % 50), *[f" answer {i}.{j} 你好\n" for j in range(1 + i % 3)])}
-    for i in range(240)
-]
+def chats(count: int) -> list[dict[str, list[dict[str, str]]]]:
+    """Conversations of one to three answers."""
+    return [
+        {
+            "messages": asked(
+                f"question {i} " + "w " * (i * 7 % 50), *[f" answer {i}.{j} 你好\n" for j in range(1 + i % 3)]
+            )
+        }
+        for i in range(count)
+    ]
+
+
+ROWS = chats(240)
 PAIRS = [
     {"prompt": f"question {i}", "chosen": f"good {i} " + "x " * (i % 9), "rejected": f"bad {i}"} for i in range(60)
 ]

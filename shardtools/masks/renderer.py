@@ -176,13 +176,17 @@ class Renderer:
         if self.template.marks_generation:
             return generation_spans(play, wanted)
         text = play.render()
-        turns = [turn_of(play, i, text) for i in wanted]
-        for i, turn in zip(wanted, turns, strict=True):
+        spans: list[Span] = []
+        astray: RenderError | None = None
+        for i in wanted:
+            turn = turn_of(play, i, text)  # as long as all text before it: one at a time
             if turn.start is None:
-                raise self._no_prefix(turn.text, i)
-        found = [turn.span_in(text) for turn in turns]
-        spans = [span for span in found if span is not None]
-        return text, spans if len(spans) == len(found) else None
+                astray = astray or self._no_prefix(turn.text, i)
+            elif (span := turn.span_in(text)) is not None:
+                spans.append(span)
+        if astray is not None:
+            raise astray
+        return text, spans if len(spans) == len(wanted) else None
 
     def _script(
         self, text: str, spans: Sequence[Span], row: Conversation, wanted: Sequence[int], prompt: int = 0

@@ -19,8 +19,12 @@ from tokenizers import AddedToken
 from shardtools.masks.errors import Span
 from shardtools.templates.environment import QUOTE
 from shardtools.text import special
+from shardtools.text.cutting import cut_long_text
 from shardtools.text.tokenizer import TokenizerFile, load_plain, parse
 from streampipe.errors import ConfigError
+
+Encoded = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Ids [tokens], and where each begins and ends in the text, in characters [tokens, 2]."""
 
 _ALIAS, _ALIAS_END, _BORDER = "\ufdd8", "\ufdd9", "\ufdda"
 
@@ -123,11 +127,29 @@ class ChatTokenizer:
     def encode(self, scripts: Sequence[Script]) -> list[Rendered]:
         """Return the document of each script; it may turn out without trained tokens."""
         aliased = [self._aliased(script) for script in scripts]
-        encodings = self._tokenizer.encode_batch([text for text, _, _ in aliased], add_special_tokens=False)
+        encoded = self._encoded([text for text, _, _ in aliased])
         return [
-            self._rendered(script, encoding, spans, prompt)
-            for script, encoding, (_, spans, prompt) in zip(scripts, encodings, aliased, strict=True)
+            self._rendered(script, one, spans, prompt)
+            for script, one, (_, spans, prompt) in zip(scripts, encoded, aliased, strict=True)
         ]
+
+    def _encoded(self, texts: Sequence[str]) -> list[Encoded]:
+        """Return ids and offsets of each text; a long one is encoded piece by piece, which needs less memory."""
+        cut = [cut_long_text(text, self._ids_of) for text in texts]
+        if all(len(pieces) == 1 for pieces in cut):
+            return [_arrays(encoding) for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        return [self._joined(pieces) for pieces in cut]
+
+    def _joined(self, pieces: Sequence[str]) -> Encoded:
+        start, found = 0, list[Encoded]()
+        for piece in pieces:
+            ids, offsets = _arrays(self._tokenizer.encode(piece, add_special_tokens=False))
+            found.append((ids, offsets + start))
+            start += len(piece)
+        return np.concatenate([ids for ids, _ in found]), np.concatenate([offsets for _, offsets in found])
+
+    def _ids_of(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        return [_arrays(encoding)[0] for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def _aliased(self, script: Script) -> tuple[str, list[Span], int]:
         """Return the text as it is encoded, and where training and the prompt's end lie in it."""
@@ -149,14 +171,11 @@ class ChatTokenizer:
     def _alias(self, match: re.Match[str]) -> str:
         return self._aliases.get(match[0], "")  # a mark goes
 
-    def _rendered(self, script: Script, encoding: Any, spans: list[Span], prompt: int) -> Rendered:
-        ids = np.array(encoding.ids, dtype=np.int64)
-        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    def _rendered(self, script: Script, encoded: Encoded, spans: list[Span], prompt: int) -> Rendered:
+        ids, offsets = encoded
         kept = ids != self._border
         ids, offsets = self._true[ids[kept]], offsets[kept]
-        trained = np.zeros(len(ids), dtype=bool)
-        for start, end in spans:
-            trained |= (offsets[:, 0] >= start) & (offsets[:, 1] <= end) & (offsets[:, 1] > start)
+        trained = tokens_in(spans, offsets)
         trained[:1] = False  # nothing comes before it to predict it from
         edges = np.flatnonzero(np.diff(np.concatenate([[False], trained, [False]]).astype(np.int8)))
         shared = int(np.count_nonzero(offsets[:, 1] <= prompt)) if prompt else 0
@@ -166,6 +185,21 @@ class ChatTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, control tokens included."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
+
+
+def _arrays(encoding: Any) -> Encoded:
+    return np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+
+def tokens_in(spans: Sequence[Span], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell which tokens [tokens] lie whole inside one of some spans, given start and end of each [tokens, 2].
+
+    Spans are in order and apart; a token without characters is in none.
+    """
+    borders = np.array(spans, np.int64).reshape(-1, 2)
+    nearest = np.searchsorted(borders[:, 0], offsets[:, 0], side="right") - 1
+    ends = np.append(borders[:, 1], -1)[nearest]  # -1 stands for: before all spans
+    return (offsets[:, 1] <= ends) & (offsets[:, 1] > offsets[:, 0])
 
 
 def _cleaned(script: Script) -> tuple[str, tuple[Span, ...]]:

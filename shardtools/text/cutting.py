@@ -25,13 +25,13 @@ Encode = Callable[[Sequence[str]], Sequence[NDArray[Any]]]
 Decode = Callable[[list[int]], str]
 
 
-def cut_long_text(text: str, encode: Encode, decode: Decode, limit: int = PIECE_CHARACTERS) -> list[str]:
+def cut_long_text(text: str, encode: Encode, decode: Decode | None = None, limit: int = PIECE_CHARACTERS) -> list[str]:
     """Return the text as pieces of up to `limit` characters, a quarter of it where possible, to be encoded one by one.
 
     Args:
         text: any text; one of up to `limit / 4` characters comes back whole.
         encode: gives the ids of texts, without begin and end tokens.
-        decode: gives the text of ids.
+        decode: gives the text of ids; None: cut only where it changes nothing.
         limit: the longest piece, if the text can be cut at all.
     """
     pieces = []
@@ -39,7 +39,7 @@ def cut_long_text(text: str, encode: Encode, decode: Decode, limit: int = PIECE_
     while len(text) - start > limit // 4:
         ends = [start + limit // share for share in (4, 2, 1) if start + limit // share < len(text)]
         cut = next((cut for end in ends if (cut := _harmless_cut(text, start, end, encode))), None)
-        if cut is None and len(text) - start > limit:
+        if cut is None and decode is not None and len(text) - start > limit:
             cut = _forced_cut(text, start + limit, encode, decode)
         if cut is None:
             break

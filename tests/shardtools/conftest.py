@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from chat_rows import CHATML
+from chat_rows import CHATML, chats
 from tokenizers import Tokenizer
 
 from shardtools.cli import main
@@ -43,6 +43,14 @@ def corpus(tmp_path_factory) -> Path:
             picked = rng.integers(0, len(words), int(rng.integers(5, 400)))
             file.write(json.dumps({"text": f"document {i}: " + " ".join(words[j] for j in picked)}) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def what(corpus, tmp_path_factory) -> dict[str, tuple[object, ...]]:
+    """Arguments of a build of texts, and of one of conversations: at least a dozen shards of 3,000 tokens each."""
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in chats(800)))
+    return {"texts": (corpus,), "chats": (path, *CHATML)}
 
 
 @pytest.fixture(scope="session")

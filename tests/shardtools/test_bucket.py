@@ -22,22 +22,29 @@ from streampipe.shards import read_manifest
 from streampipe.storage import open_store
 
 SMALL = ("--shard-tokens", 4_000, "--frame-tokens", 1_000, "--validation", "5%")
-KILLS = [0, 1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(2, 20))]
+KILLS = [
+    pytest.param(kind, i, marks=[pytest.mark.slow] if i >= quick else [])
+    for kind, quick, count in (("texts", 2, 20), ("chats", 1, 10))
+    for i in range(count)
+]
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory, corpus):
-    path = tmp_path_factory.mktemp("large") / "large.jsonl"
-    path.write_bytes(corpus.read_bytes())
-    return path
+def large(what):
+    return what["texts"][0]
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory, large, tokenizer):
-    folder = tmp_path_factory.mktemp("local") / "source"
-    command = ["build", large, "--tokenizer", tokenizer, "--output", folder, *SMALL, "--workers", 1]
-    assert main([str(part) for part in command]) == 0
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def local(tmp_path_factory, what, tokenizer):
+    """The files of builds of texts and of chats on this machine."""
+    found = {}
+    for kind, inputs in what.items():
+        folder = tmp_path_factory.mktemp("local") / kind
+        command = ["build", *inputs, "--tokenizer", tokenizer, "--output", folder, *SMALL, "--workers", 1]
+        assert main([str(part) for part in command]) == 0
+        found[kind] = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert sum(name.endswith(".tar.zst") for name in found[kind]) >= 10
+    return found
 
 
 @pytest.fixture
@@ -64,12 +71,13 @@ def wait_for(process, store, count):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize(("kind", "kill"), KILLS)
 def test_a_build_to_a_bucket_killed_at_any_moment_goes_on(
-    kill, large, tokenizer, local, *, url, s3_options, shell, tmp_path
+    kind, kill, what, tokenizer, local, *, url, s3_options, shell, tmp_path
 ):
     moments = random.Random(kill)
-    command = to_bucket(large, tokenizer, url, s3_options, "--workers", 1 + kill % 2)
+    first, *more = what[kind]
+    command = to_bucket(first, tokenizer, url, s3_options, *more, "--workers", (1, 2, 8)[kill % 3])
     process = shell(*command, TMPDIR=str(tmp_path))
     wait_for(process, open_store(url, s3_options), moments.randrange(0, 10))
     time.sleep(moments.random() * 0.05)
@@ -78,26 +86,34 @@ def test_a_build_to_a_bucket_killed_at_any_moment_goes_on(
     again = shell(*command, TMPDIR=str(tmp_path))
     _, errors = again.communicate(timeout=60)
     assert again.returncode == 0, errors
-    assert contents_of(url, s3_options) == local
+    assert contents_of(url, s3_options) == local[kind]
     assert list(tmp_path.glob("shardtools-*")) == []
 
 
-def test_a_server_killed_and_restarted_during_the_build_is_waited_for(large, tokenizer, local, tmp_path, url, *, shell):
+@pytest.mark.parametrize(
+    ("kind", "shards"),
+    [("texts", 3), *(pytest.param(kind, i, marks=pytest.mark.slow) for kind in ("texts", "chats") for i in (0, 1, 6))],
+)
+def test_a_server_killed_and_restarted_during_the_build_is_waited_for(
+    kind, shards, what, tokenizer, local, *, tmp_path, url, shell
+):
+    first, *more = what[kind]
     folder = tmp_path / "s3"
     folder.mkdir()
     server = S3Server(folder)
     server.start()
     try:
         server.make_bucket()
-        process = shell(*to_bucket(large, tokenizer, url, server.options, "--workers", 2), TMPDIR=str(tmp_path))
-        wait_for(process, open_store(url, server.options), 3)
+        command = to_bucket(first, tokenizer, url, server.options, *more, "--workers", 2)
+        process = shell(*command, TMPDIR=str(tmp_path))
+        wait_for(process, open_store(url, server.options), shards)
         server.kill()
         assert process.poll() is None
         time.sleep(1.5)
         server.start()
         _, errors = process.communicate(timeout=90)
         assert process.returncode == 0, errors
-        assert contents_of(url, server.options) == local
+        assert contents_of(url, server.options) == local[kind]
     finally:
         server.kill()
 
@@ -155,7 +171,7 @@ def test_a_lock_of_a_build_that_died_elsewhere_is_taken_over(monkeypatch):
 
 def test_a_manifest_that_another_build_put_first_is_left_alone(large, tokenizer, local, url, s3_options):
     store = open_store(url, s3_options)
-    for name, data in local.items():
+    for name, data in local["texts"].items():
         store.write(name, data)
     manifest = read_manifest(store)
     patient = PatientStore(store, 0)

@@ -70,6 +70,13 @@ def test_the_bytes_do_not_depend_on_workers_place_times_or_hashing(build, corpus
     assert str(tmp_path) not in first["manifest.json"].decode()
 
 
+def test_a_process_of_its_own_for_one_worker_changes_nothing(build, corpus, contents, tmp_path, monkeypatch):
+    here = contents(build(corpus, *SMALL, output=tmp_path / "here"))
+    monkeypatch.setattr("shardtools.build.WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("shardtools.engines.local.LocalEngine._run_here", None)
+    assert contents(build(corpus, *SMALL, output=tmp_path / "apart")) == here
+
+
 def test_plain_gz_zst_and_many_files_give_the_same_documents(build, corpus, texts, tmp_path):
     lines = corpus.read_bytes().splitlines(keepends=True)
     parts = tmp_path / "parts"

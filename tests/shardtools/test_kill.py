@@ -1,9 +1,11 @@
 """A build killed at any moment goes on and ends in the same bytes."""
 
+import contextlib
 import os
 import random
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -76,6 +78,24 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path, large, tokenizer, s
     while time.monotonic() < deadline and members(process.pid):
         time.sleep(0.05)
     assert members(process.pid) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_worker_process_has_one_thread_so_that_it_needs_no_locks(tmp_path, large, tokenizer, shell):
+    process = shell("build", large, "--tokenizer", tokenizer, "--output", tmp_path / "out", *SMALL, "--workers", 2)
+    threads = set()
+    while process.poll() is None:
+        for member in members(process.pid):
+            with contextlib.suppress(OSError, StopIteration):
+                spawned = b"spawn_main" in Path(f"/proc/{member}/cmdline").read_bytes()
+                status = Path(f"/proc/{member}/status").read_text().splitlines()
+                count = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+                if spawned:
+                    threads.add(count)
+        time.sleep(0.01)
+    process.communicate()
+    assert process.returncode == 0
+    assert threads == {1}
 
 
 def members(group: int) -> list[int]:
