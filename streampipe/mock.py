@@ -187,6 +187,9 @@ class MockSource:
             self._indexes.move_to_end(shard)
             return self._indexes[shard]
 
+    def fetch_frames(self, frames: Sequence[tuple[int, int]]) -> None:
+        """Return None: nothing is stored."""
+
     def read_frames(self, frames: Sequence[tuple[int, int]], buffers: FrameBuffers | None = None) -> list[Any]:
         """Return the token bytes of frames, documents end to end; made-up tokens need no memory of their own."""
         if self._real:

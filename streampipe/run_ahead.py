@@ -37,7 +37,7 @@ _BREATH = 0.002
 # A batch is made ahead when the consumer has not come back for this long.
 _LEAD = 0.0005
 # Micro batches whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
-_JOBS_AHEAD = 512
+_JOBS_AHEAD = 4096
 
 
 @dataclass(frozen=True)

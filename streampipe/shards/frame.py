@@ -1,5 +1,6 @@
 """A frame: whole documents, compressed on their own."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampipe.errors import ShardCorruptError
 from streampipe.shards.buffers import FrameBuffers
-from streampipe.shards.codec import FrameCodec, decompress, decompress_into
+from streampipe.shards.codec import FrameCodec, decompress, decompress_into, decompress_many
 from streampipe.shards.document import ARRAYS_OF_KIND, KEY, META_MEMBER, AnyDocument, encode_meta
 from streampipe.shards.frame_index import FrameIndex
 from streampipe.shards.index import MAX_FRAME_BYTES
@@ -111,33 +112,64 @@ def decode_frame(data: bytes | memoryview, f: int, index: FrameIndex, compressio
     Raises:
         ShardCorruptError: if anything differs.
     """
-    _check_stored(data, f, index, where)
-    try:
-        return decompress(data, int(index.raw_bytes[f]), compression)
-    except ValueError as error:
-        raise _corrupt(where, f, index, str(error)) from error
+    return bytes(StoredFrame(data, f, index, compression, where).decoded())
 
 
-def decode_frame_into(
-    buffers: FrameBuffers,
-    data: bytes | memoryview,
-    f: int,
-    index: FrameIndex,
-    compression: Compression,
-    where: str,
-) -> memoryview:
-    """As `decode_frame`, into memory that is used again.
+@dataclass(frozen=True, eq=False)
+class StoredFrame:
+    """A frame as it is stored, whose length and checksum agree with the index.
+
+    Attributes:
+        data: its bytes.
+        number: in its shard.
+        index: the shard's.
+        compression: the source's.
+        where: full URL of the shard file, for messages.
 
     Raises:
-        ShardCorruptError: if anything differs.
+        ShardCorruptError: if its length or checksum is another.
     """
-    _check_stored(data, f, index, where)
-    room = buffers.take(int(index.raw_bytes[f]))
-    try:
-        decompress_into(data, room, compression)
-    except ValueError as error:
-        raise _corrupt(where, f, index, str(error)) from error
-    return room
+
+    data: bytes | memoryview
+    number: int
+    index: FrameIndex
+    compression: Compression
+    where: str
+
+    def __post_init__(self) -> None:
+        _check_stored(self.data, self.number, self.index, self.where)
+
+    @property
+    def raw_bytes(self) -> int:
+        """What it holds."""
+        return int(self.index.raw_bytes[self.number])
+
+    def decoded(self, buffers: FrameBuffers | None = None) -> bytes | memoryview:
+        """Return its raw bytes, in memory that is used again where `buffers` are given.
+
+        Raises:
+            ShardCorruptError: if it does not hold exactly what the index promises.
+        """
+        try:
+            if buffers is None:
+                return decompress(self.data, self.raw_bytes, self.compression)
+            room = buffers.take(self.raw_bytes)
+            decompress_into(self.data, room, self.compression)
+        except ValueError as error:
+            raise _corrupt(self.where, self.number, self.index, str(error)) from error
+        return room
+
+
+def decode_frames(frames: Sequence[StoredFrame]) -> list[bytes | memoryview]:
+    """Return the raw bytes of frames, decoded in one call where all are compressed.
+
+    Raises:
+        ShardCorruptError: naming the first that is damaged.
+    """
+    if all(frame.compression == "zstd" for frame in frames):
+        with contextlib.suppress(ValueError):
+            return [*decompress_many([frame.data for frame in frames], [frame.raw_bytes for frame in frames])]
+    return [frame.decoded() for frame in frames]
 
 
 def _check_stored(data: bytes | memoryview, f: int, index: FrameIndex, where: str) -> None:

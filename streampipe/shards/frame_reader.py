@@ -1,7 +1,7 @@
 """Frames read, checked and decoded in threads, ahead of need and within a budget."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +9,8 @@ import msgspec
 
 from streampipe.errors import ConfigError
 from streampipe.shards.buffers import FrameBuffers
+from streampipe.shards.frame import StoredFrame
+from streampipe.shards.frame_decoder import FrameDecoder
 
 # Frames of one read: enough to keep several ranges in flight, few enough to spread decoding over the threads.
 _FRAMES_A_READ = 8
@@ -32,8 +34,8 @@ class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         prefetch_bytes: decoded bytes read ahead of the batch being assembled; an integer, or a text such as 256MiB.
         threads: reads and decodes at a time; 0 reads and decodes where frames are needed, in the thread that assembles.
-            Null for 0 where the source is local, since what one core has decoded another fetches dearly, and for 4
-            elsewhere.
+            Null for 4; but where the source is local the thread that assembles reads, ahead of need, and one more
+            decodes.
     """
 
     prefetch_bytes: int | str = "256MiB"
@@ -74,6 +76,9 @@ class FrameSource(Protocol):
     def read_frames(self, frames: Sequence[tuple[int, int]], buffers: FrameBuffers | None = None) -> Sequence[Any]:
         """Return the raw bytes of frames (shard, frame), checked and decoded."""
 
+    def fetch_frames(self, frames: Sequence[tuple[int, int]]) -> Sequence[StoredFrame] | None:
+        """Return frames as they are stored, checked; None from a source that makes its frames."""
+
 
 class Read(Protocol):
     """A read that was asked for."""
@@ -102,6 +107,7 @@ class FrameReader:
         self._budget = config.budget()
         self._threads = config.threads
         self._pool: ThreadPoolExecutor | None = None
+        self._decoder = FrameDecoder()
         self._buffers = FrameBuffers()
         self._ahead = 0
 
@@ -124,7 +130,9 @@ class FrameReader:
             what to wait for; an error of the source is theirs.
         """
         self._ahead += raw_bytes
-        threads = self._threads if self._threads is not None else 0 if source.is_local else _THREADS
+        if self._threads is None and source.is_local:
+            return [self._read_here(source, frames, place)]
+        threads = self._threads if self._threads is not None else _THREADS
         if not threads:
             return [_HereAndNow(lambda: self._read(source, frames, 0, len(frames), place))]
         if self._pool is None:
@@ -132,12 +140,27 @@ class FrameReader:
         starts = range(0, len(frames), _FRAMES_A_READ)
         return [self._pool.submit(self._read, source, frames, first, first + _FRAMES_A_READ, place) for first in starts]
 
+    def _read_here(
+        self, source: FrameSource, frames: Sequence[tuple[int, int]], place: Callable[[int, Any], None]
+    ) -> Read:
+        """Read at once and let another thread decode; what went wrong is told when the frames are needed."""
+        try:
+            stored = source.fetch_frames(frames)
+        except Exception as error:
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            return failed
+        if stored is None:
+            return _HereAndNow(lambda: self._read(source, frames, 0, len(frames), place))
+        return self._decoder.submit(stored, place)
+
     def consumed(self, raw_bytes: int) -> None:
         """Say that a batch has been assembled, for which this much had been requested."""
         self._ahead -= raw_bytes
 
     def close(self) -> None:
         """Stop: what has not begun to be read is not read any more."""
+        self._decoder.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

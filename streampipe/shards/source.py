@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streampipe.errors import ConfigError, ShardMissingError
 from streampipe.shards.buffers import FrameBuffers
-from streampipe.shards.frame import decode_frame, decode_frame_into
+from streampipe.shards.frame import StoredFrame
 from streampipe.shards.frame_index import FrameIndex, Origins
 from streampipe.shards.index import decode_index, decode_origins
 from streampipe.shards.index_cache import IndexCache
@@ -151,11 +151,21 @@ class Source:
     ) -> list[bytes | memoryview]:
         """Return the raw bytes of frames (shard, frame), checked and decoded, in the order asked for.
 
-        One bulk read; adjacent frames of one shard are fetched together, a frame asked for twice once.
-
         Args:
             frames: (shard, frame) pairs.
             buffers: memory to decode into; without it each frame is bytes of its own.
+
+        Raises:
+            ShardMissingError, ShardCorruptError, StorageError: naming shard, frame and byte.
+        """
+        stored = dict(zip(frames, self.fetch_frames(frames), strict=True))
+        raw = {frame: own.decoded(buffers) for frame, own in stored.items()}
+        return [raw[frame] for frame in frames]
+
+    def fetch_frames(self, frames: Sequence[tuple[int, int]]) -> list[StoredFrame]:
+        """Return frames (shard, frame) as they are stored, checked against the index, in the order asked for.
+
+        One bulk read; adjacent frames of one shard are fetched together, a frame asked for twice once.
 
         Raises:
             ShardMissingError, ShardCorruptError, StorageError: naming shard, frame and byte.
@@ -166,19 +176,16 @@ class Source:
             index = self.index(shard)
             start, end = int(index.offset[first]), int(index.offset[stop - 1] + index.compressed_bytes[stop - 1])
             ranges.append((self.shards[shard].path, start, end - start))
-        raw: dict[tuple[int, int], bytes | memoryview] = {}
+        stored: dict[tuple[int, int], StoredFrame] = {}
         compression = self.manifest.compression
         for (shard, first, stop), data in zip(runs, self.read_stored(ranges), strict=True):
             index, where, view = self.index(shard), f"{self.url}/{self.shards[shard].path}", memoryview(data)
             for f in range(first, stop):
                 start = int(index.offset[f] - index.offset[first])
                 # The last frame takes all that is left, so that a server that sends too much is noticed.
-                stored = view[start : start + int(index.compressed_bytes[f])] if f < stop - 1 else view[start:]
-                if buffers is None:
-                    raw[shard, f] = decode_frame(stored, f, index, compression, where)
-                else:
-                    raw[shard, f] = decode_frame_into(buffers, stored, f, index, compression, where)
-        return [raw[frame] for frame in frames]
+                own = view[start : start + int(index.compressed_bytes[f])] if f < stop - 1 else view[start:]
+                stored[shard, f] = StoredFrame(own, f, index, compression, where)
+        return [stored[frame] for frame in frames]
 
     def read_stored(self, ranges: Sequence[Range]) -> list[bytes]:
         """Return bytes of this source's files as they are stored, unchecked; short at the end of a file.
