@@ -1,6 +1,7 @@
 """What one rank gets of one step: its pieces, micro batch after micro batch."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import lcm
 from typing import Any
 
@@ -33,8 +34,7 @@ class RankStep:
         micro_batch_size: rows of a micro batch.
         rounds: the rounds that the step lies in; their frames stand one after the other.
         loss_tokens: trained tokens of the whole step over all ranks; at least 1.
-        before: the cursor of the step's beginning; empty where the share is one micro batch, which needs none.
-        after: that of its end.
+        stream: tells cursors.
     """
 
     step: StepPlan
@@ -43,8 +43,12 @@ class RankStep:
     micro_batch_size: int
     rounds: tuple[Addressed, ...]
     loss_tokens: int
-    before: dict[str, Any]
-    after: dict[str, Any]
+    stream: Stream
+
+    @cached_property
+    def before(self) -> dict[str, Any]:
+        """The cursor of the step's beginning."""
+        return self.stream.cursor(self.step.before).to_dict()
 
     @property
     def micro_batches(self) -> int:
@@ -82,18 +86,17 @@ def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[
         int(round_.trained_before[span.last] - round_.trained_before[span.first])
         for span, round_ in zip(step.spans, rounds, strict=True)
     )
-    size = batch.micro_batch_size
-    before = stream.cursor(step.before).to_dict() if len(sequence_ids) > size else {}
-    after = stream.cursor(step.after).to_dict()
     # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
-    return RankStep(step, sequence_ids, ground, size, rounds, max(1, loss_tokens), before, after)
+    return RankStep(step, sequence_ids, ground, batch.micro_batch_size, rounds, max(1, loss_tokens), stream)
 
 
 def _ground_of(step: StepPlan, rounds: tuple[Addressed, ...], rows: NDArray[np.int64]) -> Ground:
     """Return sequences of a step, in the order asked for; those behind its spans are empty."""
     last, empty = step.spans[-1], len(step.spans[-1].plan)
     if len(step.spans) == 1:
-        return rounds[0].ground.take(np.where(rows < last.last - last.first, rows + last.first, empty))
+        own = rows + last.first
+        own[own >= last.last] = empty
+        return rounds[0].ground.take(own)
     parts = [round_.ground.between(span.first, span.last) for span, round_ in zip(step.spans, rounds, strict=True)]
     shifts = np.cumsum([0, *(len(round_.views) for round_ in rounds[:-1])]).tolist()
     whole = joined([*parts, rounds[-1].ground.between(empty, empty + 1)], [*shifts, shifts[-1]])
@@ -153,7 +156,7 @@ def micro_batch_of(
     batch["step_loss_tokens"] = share.loss_tokens
     batch["step"], batch["micro_batch"], batch["num_micro_batches"] = share.step.before.step, number, micro_batches
     if number + 1 == micro_batches:
-        batch["cursor"] = share.after
+        batch["cursor"] = stream.cursor(share.step.after).to_dict()
     else:
         within = [number + 1, topology.dp_size, size, share.step.global_batch_size]
         batch["cursor"] = {**share.before, "within": within}

@@ -34,8 +34,9 @@ from streampipe.stream import Stream
 # While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training
 # loop, which shares the interpreter lock, does not feel it. Measured in benchmarks/README.md.
 _BREATH = 0.002
-# A batch is made ahead when the consumer has not come back for this long.
-_LEAD = 0.0005
+# A batch is made ahead when the consumer has not come back for this long; while it comes back at once, whether it does
+# is looked at less and less often, since each look takes the interpreter lock from it.
+_LEAD, _LONGEST_LEAD = 0.0005, 0.008
 # Micro batches whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
 _JOBS_AHEAD = 4096
 
@@ -164,12 +165,14 @@ class _Pipeline:
 
         A consumer that comes back at once makes its own: handing a batch over from thread to thread would take longer.
         """
+        lead = _LEAD
         while not self.stopped.is_set() and self._last is None:
             if len(self.ready) >= self.stream.config.loader.prefetch:
                 self.room.wait()
                 self.room.clear()
                 continue
-            time.sleep(_LEAD)
+            time.sleep(lead)
+            lead = min(2 * lead, _LONGEST_LEAD) if self._asking else _LEAD
             if not self._asking:
                 with self._making:
                     if not self.ready or len(self.ready) < self.stream.config.loader.prefetch:

@@ -104,7 +104,8 @@ class Stream:
     def size_of_step(self, place: Place) -> int:
         """Return how many sequences the step has that begins at a place."""
         seq_length = self.planner.layout(place.round).seq_length
-        return self.step_size.at(place.step, int(place.counts[:, 0].sum()), seq_length)
+        tokens = int(place.counts[:, 0].sum()) if len(self.step_size.stages) > 1 else 0
+        return self.step_size.at(place.step, tokens, seq_length)
 
     def cursor(self, place: Place, within: Within | None = None) -> Cursor:
         """Return the cursor of a step border, or of a place within the step that begins there."""

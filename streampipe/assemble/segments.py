@@ -73,9 +73,9 @@ class Ground:
         begin = self.first[rows]
         counts = self.first[rows + 1] - begin
         first = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=first[1:])
+        counts.cumsum(out=first[1:])
         # Rows with 2 and 3 segments that begin at 10 and 40 give 10, 11, 40, 41, 42.
-        taken = np.repeat(begin - first[:-1], counts)
+        taken = (begin - first[:-1]).repeat(counts)
         taken += np.arange(len(taken))
         lists = (_taken(lines, taken) for lines in (self.trained, self.fragments))
         return Ground(self.table.take(taken, axis=1), first, *lists)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from streampipe.errors import CursorMismatchError
 from streampipe.plan.planner import Planner, require_progress
 from streampipe.plan.round_plan import RoundPlan
-from streampipe.plan.slices import share_of_rank, shares_of_ranks
+from streampipe.plan.slices import dearest_first, share_of_rank, shares_of_ranks
 
 COUNTED = ("tokens", "documents", "truncated_tokens", "dropped_documents", "dropped_tokens")
 
@@ -69,6 +69,8 @@ class StepPlan:
 
     def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
         """Return which sequences of the step a rank gets, in the order of its micro batches."""
+        if dp_size == 1:  # columns decide nothing
+            return dearest_first(np.arange(self.global_batch_size), self._costs_of_all())
         columns, costs = self._columns_and_costs()
         return share_of_rank(columns, costs, dp_size, dp_rank)
 
@@ -79,7 +81,8 @@ class StepPlan:
 
     def costs(self) -> NDArray[np.int64]:
         """Return what each sequence of the spans costs: int64, in canonical order."""
-        return np.concatenate([span.plan.cost[span.first : span.last] for span in self.spans])
+        costs = [span.plan.cost[span.first : span.last] for span in self.spans]
+        return costs[0] if len(costs) == 1 else np.concatenate(costs)
 
     def slots(self) -> NDArray[np.int64]:
         """Return how many positions the pieces of each sequence of the spans take: int64, in canonical order."""
@@ -93,7 +96,13 @@ class StepPlan:
             columns[rows] %= span.plan.windows
             filled = rows.stop
         columns[filled:] %= self.spans[-1].plan.windows
-        return columns, np.concatenate([self.costs(), np.zeros(self.global_batch_size - filled, np.int64)])
+        return columns, self._costs_of_all()
+
+    def _costs_of_all(self) -> NDArray[np.int64]:
+        """Return the costs with those of the empty sequences behind the spans: int64 [global_batch_size]."""
+        costs = self.costs()
+        missing = self.global_batch_size - len(costs)
+        return np.concatenate([costs, np.zeros(missing, np.int64)]) if missing else costs
 
 
 class Schedule:

@@ -26,4 +26,9 @@ def share_of_rank(
     """Return one rank's row of `shares_of_ranks`, without the others': int64 [rows]."""
     share = len(columns) // dp_size
     rows = np.sort(np.argsort(columns, kind="stable")[dp_rank * share : (dp_rank + 1) * share])
-    return rows[np.argsort(-costs[rows], kind="stable")]
+    return dearest_first(rows, costs)
+
+
+def dearest_first(rows: NDArray[np.int64], costs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return rows in the order of their costs, the dearest first; ties stay in the order given."""
+    return rows[(-costs[rows]).argsort(kind="stable")]

@@ -120,7 +120,7 @@ def decompress_many(frames: Sequence[bytes | memoryview], raw_bytes: Sequence[in
         made = _decompressor().multi_decompress_to_buffer(list(frames), decompressed_sizes=sizes)
     except zstandard.ZstdError as error:
         raise ValueError(f"zstd says: {error}") from error
-    return [memoryview(made[number]) for number in range(len(made))]
+    return [memoryview(made[number]) for number in range(len(made))]  # type: ignore[arg-type]
 
 
 def _check_header(data: bytes | memoryview, raw_bytes: int) -> None:

@@ -1,5 +1,6 @@
 """The indexes in memory, at most so many bytes of them."""
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -40,11 +41,12 @@ class IndexCache:
         return self._locks.setdefault((os.getpid(), shard), threading.Lock())
 
     def _find(self, shard: int) -> FrameIndex | None:
-        with self._lock(None):
-            index = self._indexes.get(shard)
-            if index is not None:
+        # Without the lock, which a thread may hold while it waits for the interpreter: each call here is atomic.
+        index = self._indexes.get(shard)
+        if index is not None:
+            with contextlib.suppress(KeyError):  # dropped meanwhile
                 self._indexes.move_to_end(shard)
-            return index
+        return index
 
     def _keep(self, shard: int, index: FrameIndex) -> None:
         with self._lock(None):
