@@ -63,7 +63,7 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_length: int = 1
     no_prefix: str | None = None
     loss: Literal["all", "middle"] = "all"
-    slack: int = 4
+    slack: int = 3
     split_on: str | int | None = None
     fragment_rate: float | None = None
     compat: Literal["megatron"] | None = None
