@@ -230,8 +230,9 @@ def test_text_streams_are_the_same_on_any_topology_and_resume(corpus):
     whole = take(config, None)
     ranks = take_all_ranks(config, 4)
     assert sequences_of([b for batches in ranks for b in batches], SEQ_LENGTH) == sequences_of(whole, SEQ_LENGTH)
-    future = take(config, None, cursor=whole[7]["cursor"])
-    assert all(same_batch(a, b) for a, b in zip(future, whole[8:], strict=True))
+    future = take(config, None, cursor=whole[3]["cursor"])
+    assert len(future) >= 4
+    assert all(same_batch(a, b) for a, b in zip(future, whole[4:], strict=True))
     workers = take(stream(corpus[0], {"loader.num_workers": 2}), 8)
     assert all(same_batch(a, b) for a, b in zip(workers, whole, strict=False))
 
