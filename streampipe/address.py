@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.assemble.batch_config import BatchConfig
+from streampipe.assemble.fim_copies import PlannedFim, with_copies
 from streampipe.assemble.segments import Ground, Segments, lay_out
 from streampipe.opening import OpenedSource
 from streampipe.plan.loss import LossSpans, trained_spans, trained_tokens
@@ -16,14 +17,16 @@ from streampipe.shards.frame_index import FrameIndex
 
 @dataclass(frozen=True)
 class Addressed:
-    """A round whose pieces know where their tokens lie: N sequences, O frames and one more, which is padding.
+    """A round whose pieces know where their tokens lie: N sequences, O frames and X more.
+
+    Of these the last is padding; before it stand the ids between the parts of pieces, where these are planned.
 
     Attributes:
         plan: the round.
         ground: its sequences, one a row, laid out as `slot` has it, and behind them a row without a piece.
         trained_before: int64 [N + 1], trained positions of the sequences before each.
         raw_bytes: int64 [O], decoded size of each frame.
-        asked: bool [O + 1], whether a frame is being read or has been; views: the decoded frames, filled in as they
+        asked: bool [O + X], whether a frame is being read or has been; views: the decoded frames, filled in as they
             come.
     """
 
@@ -36,7 +39,12 @@ class Addressed:
 
 
 def address(
-    plan: RoundPlan, sources: list[OpenedSource], numbers: list[int], padding: memoryview, config: BatchConfig
+    plan: RoundPlan,
+    sources: list[OpenedSource],
+    numbers: list[int],
+    padding: memoryview,
+    config: BatchConfig,
+    fim: PlannedFim | None = None,
 ) -> Addressed:
     """Look up where the pieces of a round lie, and which of their positions are trained.
 
@@ -46,6 +54,7 @@ def address(
         numbers: their positions in `config.sources`.
         padding: a sequence without a token, in the stored dtype of the stream.
         config: layout and labels are read.
+        fim: how pieces are transformed, where that needs no token.
     """
     aligned = config.labels == "aligned"
     frames, pieces = plan.frames, plan.pieces
@@ -91,14 +100,18 @@ def address(
         trained_count=None if pieces.fim is None else count,
         fragments=None if pieces.fragments is None else pieces.fragments.table(),
     )
-    ground = lay_out(segments, len(plan) + 1, plan.seq_length, len(frames), one_per_row=config.layout == "sbhd")
+    always = [padding] if fim is None else [fim.ids, padding]
+    pad_frame = len(frames) + len(always) - 1
+    ground = lay_out(segments, len(plan) + 1, plan.seq_length, pad_frame, one_per_row=config.layout == "sbhd")
+    if fim is not None:
+        ground = with_copies(ground, fim, len(frames), pad_frame, aligned=aligned)
     return Addressed(
         plan,
         ground,
         sums_before(count, plan.sequence_start),
         raw_bytes,
-        np.arange(len(frames) + 1) == len(frames),
-        [*[None] * len(frames), padding],
+        np.arange(pad_frame + 1) >= len(frames),
+        [*[None] * len(frames), *always],
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from streampipe.assemble.fim import Order, SourceFim
 from streampipe.assemble.fim_config import FimConfig
+from streampipe.assemble.fim_copies import PlannedFim, planned_fim
 from streampipe.assemble.fim_cuts import Cutter, TokenCutter
 from streampipe.assemble.fim_text import TextCutter
 from streampipe.assemble.megatron_fim import MegatronFim
@@ -30,10 +31,12 @@ class OpenedFim:
 
     Attributes:
         sources: how pieces are transformed.
+        planned: the same, where it is planned with the round, for it needs no token; else None.
         windows: instead, how windows are, with `compat: megatron`; tokenizer: the hash of what encodes them.
     """
 
     sources: dict[int, SourceFim] = field(default_factory=dict)
+    planned: PlannedFim | None = None
     windows: MegatronWindows | None = None
     tokenizer: str = ""
 
@@ -110,7 +113,14 @@ def open_fim(config: StreamConfig, sources: list[OpenedSource], numbers: list[in
         if fim is not None:
             phases = [phase.sources[number].fim or fim for _, phase in config.in_phases()]
             opened[number] = _open(fim, phases, source, "HI"[itemsize // 2 - 1], f"$.sources[{number}].fim")
-    return OpenedFim(opened)
+    return OpenedFim(opened, planned_fim(opened) if opened and _needs_no_token(config, list(opened)) else None)
+
+
+def _needs_no_token(config: StreamConfig, numbers: list[int]) -> bool:
+    """Return whether all that is asked of pieces can be told from their lengths."""
+    fims = [fim for number in numbers if (fim := config.sources[number].fim) is not None]
+    plain = all(not fim.needs_text and fim.split_on is None for fim in fims)
+    return plain and not {"fim_parts", "horizon"}.intersection(config.batch.fields)
 
 
 def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: str, where: str) -> SourceFim:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from streampipe.address import Addressed
 from streampipe.assemble.batch import NO_MARKS, Paper, assemble
-from streampipe.assemble.fim import transform
+from streampipe.assemble.fim import Marks, transform
+from streampipe.assemble.fim_copies import counted
 from streampipe.assemble.megatron_windows import transform_windows
 from streampipe.assemble.segments import FRAME, Frames, Ground, joined, lay_out
 from streampipe.cursor import Cursor
@@ -137,7 +138,9 @@ def micro_batch_of(
     ground = share.ground.between(number * size, (number + 1) * size)
     views: Frames = share.views()
     marks = NO_MARKS
-    if stream.fim_sources or stream.fim_windows is not None:
+    if ground.copies is not None:
+        marks = Marks(counts=counted(ground.table, stream.fim_sources))
+    elif stream.fim_sources or stream.fim_windows is not None:
         pieces = ground.pieces()
         if stream.fim_windows is not None:
             pieces, views, marks = transform_windows(pieces, views, stream.fim_windows)

@@ -134,7 +134,7 @@ class Stream:
         """Plan a round and look up where its pieces lie; `first` is the sequences of the run before it."""
         plan = self.planner.round(number, breathe, first)
         padding = np.full(plan.seq_length, self.pad_id, self.stored_dtype).data
-        return address(plan, self.sources, self.numbers, padding, self.config.batch)
+        return address(plan, self.sources, self.numbers, padding, self.config.batch, self._fim.planned)
 
 
 def open_stream(config: StreamConfig) -> Stream:

@@ -101,6 +101,7 @@ class _Writer:
         self._buffers, self._marks, self._frames = buffers, marks, frames
         self._dtype = np.dtype(config.token_dtype)
         self._aligned = config.labels == "aligned"
+        self._copies = ground.copies
         self._table = table = ground.table
         self._room, length, source = table[ROOM], table[LENGTH], table[SOURCE]
         self._borders = np.zeros(len(length) + 1, np.int32)
@@ -162,10 +163,13 @@ class _Writer:
         it go, and wait for it again, each time.
         """
         table, frames, form = self._table, self._frames, self._frames[-1].format
-        offset = table[OFFSET]
-        pieces = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
-        parts = [frames[frame][first:last] for frame, first, last in pieces]
-        if self._padded:
+        if self._copies is not None:  # with what is padded
+            parts = [frames[frame][first:last] for _, frame, first, last in self._copies.tolist()]
+        else:
+            offset = table[OFFSET]
+            pieces = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
+            parts = [frames[frame][first:last] for frame, first, last in pieces]
+        if self._padded and self._copies is None:
             spare = (self._room - table[LENGTH]).tolist()
             padding = np.full(max(spare), pad_id, form).data
             parts = [part for pair in zip(parts, (padding[:room] for room in spare), strict=True) for part in pair]

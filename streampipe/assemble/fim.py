@@ -17,7 +17,7 @@ from streampipe.assemble.fim_cuts import Counts, Cutter, Parts, Text
 from streampipe.assemble.segments import Frames, Segments
 
 # The bits of a choice, as `plan.fim` draws it; the two rooms meet in these numbers.
-_ORDER_BITS, _TOO_LONG, _BEGINNING, _END = 3, 3, 4, 8
+ORDER_BITS, TOO_LONG, BEGINNING, END = 3, 3, 4, 8
 # The kind of tokens between parts, as `fim_parts` shows them; the parts are 1 prefix, 2 suffix, 3 middle.
 SENTINEL = 4
 # What of a piece is needed to write it.
@@ -98,7 +98,7 @@ def transform(
     rows = list(zip(*(getattr(segments, name).tolist() for name in _COLUMNS), strict=True))
     for piece, row in enumerate(rows):
         if row[0] and row[1] in sources:
-            if row[0] & _ORDER_BITS == _TOO_LONG:
+            if row[0] & ORDER_BITS == TOO_LONG:
                 marks.counts[row[1]].too_long += 1
                 continue
             chosen.append(piece)
@@ -142,12 +142,12 @@ class _Writer:
         word, number, frame, offset, length, room, due = row
         own, marks, view, chunks = self._sources[number], self._marks, self._frames[frame], self.chunks
         counts = marks.counts[number]
-        second = (word & _ORDER_BITS) - 1
+        second = (word & ORDER_BITS) - 1
         order, added = own.orders[second], own.orders[second].added
         begin, end = offset, offset + length
-        before = own.start if word & _BEGINNING else 0
-        after = own.end if word & _END else 0
-        text = Text(view[begin + before : end - after], bool(word & _BEGINNING), word)
+        before = own.start if word & BEGINNING else 0
+        after = own.end if word & END else 0
+        text = Text(view[begin + before : end - after], bool(word & BEGINNING), word)
         parts = own.cutter.parts(text, room - added - before - after, counts)
         if parts is None:
             return 0
@@ -188,16 +188,16 @@ class _Writer:
         _, number, frame, offset, length, room, due = row
         own, marks, view = self._sources[number], self._marks, self._frames[frame]
         counts = marks.counts[number]
-        fitting = [fragment for fragment in fragments if fragment[2] & _ORDER_BITS != _TOO_LONG]
+        fitting = [fragment for fragment in fragments if fragment[2] & ORDER_BITS != TOO_LONG]
         counts.too_long += len(fragments) - len(fitting)
-        spare = room - length - sum(own.orders[(choice & _ORDER_BITS) - 1].added for _, _, choice in fitting)
+        spare = room - length - sum(own.orders[(choice & ORDER_BITS) - 1].added for _, _, choice in fitting)
         size = at = surplus = 0  # tokens of the piece that are written, and that were read
         made: list[tuple[int, int, int, int]] = []
         for begin, end, choice in fitting:
-            second = (choice & _ORDER_BITS) - 1
+            second = (choice & ORDER_BITS) - 1
             order, slack = own.orders[second], min(own.slack, spare)
             spare -= slack
-            text = Text(view[offset + begin : offset + end], bool(choice & _BEGINNING), choice)
+            text = Text(view[offset + begin : offset + end], bool(choice & BEGINNING), choice)
             parts = own.cutter.parts(text, end - begin + slack, counts)
             if parts is None:
                 continue

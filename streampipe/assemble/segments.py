@@ -26,6 +26,8 @@ class Segments:
         trained_count: int64, how many positions of each are trained, as planned; None likewise.
         fragments: int64 [K, 4], sorted: a piece, tokens `[begin, end)` of it that are transformed by themselves, and
             their choice, as `plan.fim` drew it; None where no source is split.
+        copies: int64 [K, 4], sorted: a piece, and a frame with the tokens `[begin, end)` of it; in their order they
+            fill the slot, padding included. None where a piece is one slice: that at `offset`.
     """
 
     row: NDArray[np.int64]
@@ -41,6 +43,7 @@ class Segments:
     fim: NDArray[np.uint64] | None = None
     trained_count: NDArray[np.int64] | None = None
     fragments: NDArray[np.int64] | None = None
+    copies: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -61,12 +64,14 @@ class Ground:
             and document -1; its tokens fill its room, and are the beginning of a frame of padding.
         first: int64 [rows + 1], the segments of row i are `first[i]` up to `first[i + 1]`.
         trained, fragments: as `Segments` has them, but of segments.
+        copies: likewise, with those of dummy documents.
     """
 
     table: NDArray[np.int64]
     first: NDArray[np.int64]
     trained: NDArray[np.int64] | None = None
     fragments: NDArray[np.int64] | None = None
+    copies: NDArray[np.int64] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "Ground":
         """Return some rows, in the order asked for."""
@@ -77,13 +82,13 @@ class Ground:
         # Rows with 2 and 3 segments that begin at 10 and 40 give 10, 11, 40, 41, 42.
         taken = (begin - first[:-1]).repeat(counts)
         taken += np.arange(len(taken))
-        lists = (_taken(lines, taken) for lines in (self.trained, self.fragments))
+        lists = (_taken(lines, taken) for lines in (self.trained, self.fragments, self.copies))
         return Ground(self.table.take(taken, axis=1), first, *lists)
 
     def between(self, begin: int, end: int) -> "Ground":
         """Return the rows `[begin, end)`."""
         low, high = int(self.first[begin]), int(self.first[end])
-        lists = (_between(lines, low, high) for lines in (self.trained, self.fragments))
+        lists = (_between(lines, low, high) for lines in (self.trained, self.fragments, self.copies))
         return Ground(self.table[:, low:high], self.first[begin : end + 1] - low, *lists)
 
     def pieces(self) -> Segments:
@@ -94,9 +99,13 @@ class Ground:
         narrow = goes_on.astype(bool), source.astype(np.int32), epoch.astype(np.int32)
         number = np.zeros(self.table.shape[1], np.int64)
         number[real] = np.arange(len(real))
-        trained, fragments = (_renumbered(lines, number) for lines in (self.trained, self.fragments))
+        copies = self.copies
+        if copies is not None:
+            copies = copies[self.table[SOURCE, copies[:, 0]] >= 0]
+        lists = (_renumbered(lines, number) for lines in (self.trained, self.fragments, copies))
+        trained, fragments, copies = lists
         fim, count = (more[0].view(np.uint64), more[1]) if more else (None, None)
-        return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, fragments)
+        return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, fragments, copies)
 
 
 def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
@@ -107,9 +116,12 @@ def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
         table[FRAME] += shift
     firsts = [ground.first[1:] + past for ground, past in zip(grounds, before, strict=False)]
     lists: list[NDArray[np.int64] | None] = []
-    for name in ("trained", "fragments"):
-        found = ((getattr(ground, name), past) for ground, past in zip(grounds, before, strict=False))
-        moved = [_moved(lines, past) for lines, past in found if lines is not None]
+    for name in ("trained", "fragments", "copies"):
+        found = [getattr(ground, name) for ground in grounds]
+        moved = [_moved(lines, past) for lines, past in zip(found, before, strict=False) if lines is not None]
+        if name == "copies":
+            for lines, shift in zip(moved, shifts, strict=False):
+                lines[:, 1] += shift
         lists.append(np.concatenate(moved) if moved else None)
     return Ground(np.concatenate(tables, axis=1), np.concatenate([np.zeros(1, np.int64), *firsts]), *lists)
 
@@ -147,8 +159,14 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     table[LENGTH, first[tails + 1] - 1] = table[ROOM, first[tails + 1] - 1] = seq_length - used[tails]
     for number, column in enumerate(columns):
         table[number, place] = column
-    lists = (_renumbered(lines, place) for lines in (segments.trained, segments.fragments))
-    return Ground(table, first, *lists)
+    lists = (_renumbered(lines, place) for lines in (segments.trained, segments.fragments, segments.copies))
+    trained, fragments, copies = lists
+    if copies is not None:
+        dummies = first[tails + 1] - 1
+        rest = np.column_stack([dummies, table[FRAME, dummies], np.zeros_like(dummies), table[ROOM, dummies]])
+        copies = np.concatenate([copies, rest])
+        copies = copies[np.argsort(copies[:, 0], kind="stable")]
+    return Ground(table, first, trained, fragments, copies)
 
 
 # Lists of what some segments have: int64 [K, 1 + n], sorted; the first number of a line is that of its segment.
@@ -163,7 +181,9 @@ def _taken(lines: Lines, segments: NDArray[np.int64]) -> Lines:
     counts = high - low
     number = np.repeat(np.arange(len(segments)), counts)
     line = np.arange(len(number)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-    return np.column_stack([number, lines[line, 1:]])
+    taken = lines.take(line, axis=0)
+    taken[:, 0] = number
+    return taken
 
 
 def _between(lines: Lines, low: int, high: int) -> Lines:
@@ -174,7 +194,9 @@ def _between(lines: Lines, low: int, high: int) -> Lines:
 
 
 def _moved(lines: NDArray[np.int64], shift: int) -> NDArray[np.int64]:
-    return np.column_stack([lines[:, 0] + shift, lines[:, 1:]])
+    moved = lines.copy()
+    moved[:, 0] += shift
+    return moved
 
 
 def _renumbered(lines: Lines, number: NDArray[np.int64]) -> Lines:

@@ -1,0 +1,162 @@
+"""Cuts at token borders, planned for a whole round: no token decides anything of them, so a micro batch only copies.
+
+Where a piece is cut hangs on its choice and its length alone. So the slices of frames that it is made of are listed
+before any frame is read; the ids that stand between parts are slices of one more frame, which is always there.
+`assemble.fim.transform` makes the same of the tokens, piece by piece, and serves where more must be known of parts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, SourceFim
+from streampipe.assemble.fim_cuts import Counts
+from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground
+from streampipe.rng import sorted_cuts
+
+_PREFIX, _SUFFIX, _MIDDLE = 1, 2, 3
+# What is copied at once: from the beginning of one part to the end of another, or a slice of the ids.
+_Item = tuple[int, int] | slice
+
+
+@dataclass(frozen=True)
+class PlannedFim:
+    """How pieces are transformed whose cuts are planned.
+
+    Attributes:
+        sources: by source number.
+        ids: what stands between parts, in all orders of all sources, one after the other.
+        orders: by source number and choice, what stands one after the other.
+    """
+
+    sources: Mapping[int, SourceFim]
+    ids: memoryview
+    orders: Mapping[tuple[int, int], tuple[_Item, ...]]
+
+
+def planned_fim(sources: Mapping[int, SourceFim]) -> PlannedFim:
+    """Collect the ids that stand between parts; those of all sources have one format."""
+    views: list[memoryview] = []
+    orders: dict[tuple[int, int], tuple[_Item, ...]] = {}
+    at = 0
+    for number, own in sources.items():
+        for choice, order in enumerate(own.orders, 1):
+            items: list[_Item] = []
+            for _, group in groupby(order.items, key=type):
+                kinds: list[int] = []
+                begin = at
+                for item in group:
+                    if isinstance(item, memoryview):
+                        views.append(item)
+                        at += len(item)
+                    else:
+                        kinds.append(item)
+                items += _at_once(kinds) if kinds else [slice(begin, at)]
+            orders[number, choice] = tuple(items)
+    return PlannedFim(sources, memoryview(b"".join(views)).cast(views[0].format), orders)  # type: ignore[call-overload]
+
+
+def _at_once(kinds: list[int]) -> list[_Item]:
+    """Return the parts as they are copied: a middle behind its prefix is one slice of the document with it."""
+    if kinds[-2:] == [_PREFIX, _MIDDLE]:
+        return [*((kind, kind) for kind in kinds[:-2]), (_PREFIX, _MIDDLE)]
+    return [(kind, kind) for kind in kinds]
+
+
+def with_copies(ground: Ground, fim: PlannedFim, ids_frame: int, pad_frame: int, *, aligned: bool) -> Ground:
+    """Transform the pieces of a round that the plan chose.
+
+    Args:
+        ground: of the round, with what the plan drew; rooms hold the pieces as they will be.
+        fim: how.
+        ids_frame: the frame that holds `fim.ids`.
+        pad_frame: the frame of padding.
+        aligned: how labels stand.
+
+    Returns:
+        the ground with the lengths that pieces then have, and with `copies`; FRAME and OFFSET still tell where the
+        tokens of a piece lie. A piece that goes on fills a sequence, so none was chosen that does.
+    """
+    table = ground.table.copy()
+    order = table[FIM] & ORDER_BITS
+    chosen = np.zeros(table.shape[1], np.bool_)
+    copies: list[NDArray[np.int64]] = []
+    spans: list[NDArray[np.int64]] = []
+    for (number, choice), items in fim.orders.items():
+        own = fim.sources[number]
+        rows = np.flatnonzero((table[SOURCE] == number) & (order == choice))
+        lines, last_part = _cut(ground.table[:, rows], rows, own, items, ids_frame)
+        copies.append(lines)
+        chosen[rows] = True
+        table[LENGTH, rows] += own.orders[choice - 1].added
+        need = table[LENGTH, rows]
+        spans.append(np.column_stack([rows, need - last_part if own.middle_only else np.ones_like(need), need]))
+    left = np.flatnonzero(~chosen)
+    copies.append(np.column_stack([left, *table[FRAME : LENGTH + 1, left]]))
+    copies[-1][:, 3] += copies[-1][:, 2]
+    padded = np.flatnonzero(table[LENGTH] < table[ROOM])
+    nothing = np.zeros_like(padded)
+    copies.append(np.column_stack([padded, nothing + pad_frame, nothing, (table[ROOM] - table[LENGTH])[padded]]))
+    trained = ground.trained
+    if trained is None and any(own.middle_only for own in fim.sources.values()):
+        trained = _all_targets(table, aligned=aligned)
+    if trained is not None:
+        made = np.concatenate(spans)
+        made[:, 1:] -= aligned
+        trained = _sorted([trained[~chosen[trained[:, 0]]], made[made[:, 1] < made[:, 2]]])
+    return Ground(table, ground.first, trained, ground.fragments, _sorted(copies))
+
+
+def _cut(
+    table: NDArray[np.int64], rows: NDArray[np.int64], own: SourceFim, items: tuple[_Item, ...], ids_frame: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the copies that pieces of one source and order are made of, and the tokens of each middle and end."""
+    word, frame, begin = table[FIM], table[FRAME], table[OFFSET]
+    end = begin + table[LENGTH]
+    low = begin + own.start * ((word & BEGINNING) > 0)
+    high = end - own.end * ((word & END) > 0)
+    one, two = sorted_cuts(word.view(np.uint64), high - low).T + low
+    parts = {_PREFIX: (low, one), _SUFFIX: (two, high), _MIDDLE: (one, two)}
+    slices: list[tuple[NDArray[np.int64] | int, NDArray[np.int64] | int, NDArray[np.int64] | int]]
+    slices = [(frame, begin, low)]
+    for item in items:
+        if isinstance(item, slice):
+            slices.append((ids_frame, item.start, item.stop))
+        else:
+            slices.append((frame, parts[item[0]][0], parts[item[1]][1]))
+    slices.append((frame, high, end))
+    lines = np.empty((len(rows), len(slices), 4), np.int64)
+    lines[:, :, 0] = rows[:, None]
+    for place, columns in enumerate(slices):
+        for number, column in enumerate(columns, 1):
+            lines[:, place, number] = column
+    lines = lines.reshape(-1, 4)
+    return lines[lines[:, 2] < lines[:, 3]], two - one + end - high
+
+
+def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64]:
+    """Return the positions of pieces that have a target: int64 [K, 3], as `Ground.trained`."""
+    pieces = np.flatnonzero(table[SOURCE] >= 0)
+    lead = 1 - aligned
+    end = table[LENGTH, pieces] - aligned + aligned * table[GOES_ON, pieces]
+    return np.column_stack([pieces, np.full_like(end, lead), end])[lead < end]
+
+
+def _sorted(lists: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    lines = np.concatenate(lists)
+    return lines[np.argsort(lines[:, 0], kind="stable")]
+
+
+def counted(table: NDArray[np.int64], sources: Mapping[int, SourceFim]) -> dict[int, Counts]:
+    """Count what was done to the pieces of a table, by source number."""
+    kinds = 4 * table[SOURCE] + 4 + (table[FIM] & ORDER_BITS)  # dummy documents, of source -1, are 0
+    counts = np.bincount(kinds, minlength=4 * max(sources) + 8).tolist()
+    found: dict[int, Counts] = {}
+    for number in sources:
+        left, first, second, too_long = counts[4 * number + 4 : 4 * number + 8]
+        pieces = left + first + second + too_long
+        found[number] = Counts(pieces=pieces, transformed=first + second, spm=second, too_long=too_long)
+    return found
