@@ -1,5 +1,6 @@
 """Decoded frames to the arrays of a micro batch, one copy."""
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -164,11 +165,11 @@ class _Writer:
         """
         table, frames, form = self._table, self._frames, self._frames[-1].format
         if self._copies is not None:  # with what is padded
-            parts = [frames[frame][first:last] for _, frame, first, last in self._copies.tolist()]
+            slices: Iterable[Sequence[int]] = self._copies[:, 1:].tolist()
         else:
             offset = table[OFFSET]
-            pieces = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
-            parts = [frames[frame][first:last] for frame, first, last in pieces]
+            slices = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
+        parts = [frames[frame][first:last] for frame, first, last in slices]
         if self._padded and self._copies is None:
             spare = (self._room - table[LENGTH]).tolist()
             padding = np.full(max(spare), pad_id, form).data

@@ -133,8 +133,8 @@ def _cut(
     for place, columns in enumerate(slices):
         for number, column in enumerate(columns, 1):
             lines[:, place, number] = column
-    lines = lines.reshape(-1, 4)
-    return lines[lines[:, 2] < lines[:, 3]], two - one + end - high
+    flat = lines.reshape(-1, 4)
+    return flat[flat[:, 2] < flat[:, 3]], two - one + end - high
 
 
 def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64]:
@@ -142,7 +142,8 @@ def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64
     pieces = np.flatnonzero(table[SOURCE] >= 0)
     lead = 1 - aligned
     end = table[LENGTH, pieces] - aligned + aligned * table[GOES_ON, pieces]
-    return np.column_stack([pieces, np.full_like(end, lead), end])[lead < end]
+    spans: NDArray[np.int64] = np.column_stack([pieces, np.full_like(end, lead), end])[lead < end]
+    return spans
 
 
 def _sorted(lists: list[NDArray[np.int64]]) -> NDArray[np.int64]:

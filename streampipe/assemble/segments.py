@@ -162,8 +162,8 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     lists = (_renumbered(lines, place) for lines in (segments.trained, segments.fragments, segments.copies))
     trained, fragments, copies = lists
     if copies is not None:
-        dummies = first[tails + 1] - 1
-        rest = np.column_stack([dummies, table[FRAME, dummies], np.zeros_like(dummies), table[ROOM, dummies]])
+        empty = first[tails + 1] - 1
+        rest = np.column_stack([empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty]])
         copies = np.concatenate([copies, rest])
         copies = copies[np.argsort(copies[:, 0], kind="stable")]
     return Ground(table, first, trained, fragments, copies)
@@ -181,7 +181,7 @@ def _taken(lines: Lines, segments: NDArray[np.int64]) -> Lines:
     counts = high - low
     number = np.repeat(np.arange(len(segments)), counts)
     line = np.arange(len(number)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-    taken = lines.take(line, axis=0)
+    taken: NDArray[np.int64] = lines.take(line, axis=0)
     taken[:, 0] = number
     return taken
 

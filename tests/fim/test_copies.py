@@ -101,7 +101,9 @@ def test_planned_cuts_give_the_batches_that_tokens_give(sources, layout, seed, p
         raw = {"seed": seed, "seq_length": SEQ_LENGTH, "sources": [], "loader": {"log_every": 0}, **changes}
         for name, (documents, options, fim) in zip("ab", sources, strict=True):
             path = write_documents(f"{folder}/{name}", documents, **options)
-            raw["sources"].append({"name": name, "path": path, "epochs": 1, "accept_loss": True} | ({"fim": fim} if fim else {}))
+            raw["sources"].append(
+                {"name": name, "path": path, "epochs": 1, "accept_loss": True} | ({"fim": fim} if fim else {})
+            )
         by_plan, planned = batches_of(raw, fields, dp_size)
         by_tokens, otherwise = batches_of(raw, [*fields, part], dp_size)
     assert planned
