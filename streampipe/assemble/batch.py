@@ -1,6 +1,5 @@
 """Decoded frames to the arrays of a micro batch, one copy."""
 
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -165,7 +164,7 @@ class _Writer:
         """
         table, frames, form = self._table, self._frames, self._frames[-1].format
         if self._copies is not None:  # with what is padded
-            slices: Iterable[Sequence[int]] = self._copies[:, 1:].tolist()
+            slices = zip(*self._copies[:, 1:].T.tolist(), strict=True)
         else:
             offset = table[OFFSET]
             slices = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
