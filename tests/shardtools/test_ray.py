@@ -23,6 +23,10 @@ SMALL = ("--shard-tokens", 3_000, "--frame-tokens", 1_000, "--validation", "5%",
 SEPARATED = ("--fragments-at", "<|pad|>")
 
 
+def options_of(kind):
+    return (*SMALL, *SEPARATED) if kind == "texts" else SMALL
+
+
 @pytest.fixture
 def run(what, tokenizer, tmp_path):
     lines = what["texts"][0].read_text().splitlines()
@@ -33,8 +37,7 @@ def run(what, tokenizer, tmp_path):
     inputs = {**what, "texts": (large,)}
 
     def command(output, *more, kind="texts"):
-        own = SEPARATED if kind == "texts" else ()
-        arguments = ["build", *inputs[kind], "--tokenizer", tokenizer, "--output", output, *SMALL, *own, *more]
+        arguments = ["build", *inputs[kind], "--tokenizer", tokenizer, "--output", output, *options_of(kind), *more]
         return main([str(part) for part in arguments])
 
     return command
@@ -85,8 +88,10 @@ def test_a_build_on_a_cluster_killed_at_any_moment_goes_on(
     assert run(tmp_path / "local", "--workers", 2, kind=kind) == 0
     moments, output = random.Random(kill), tmp_path / "ray"
     inputs = (tmp_path / "large.jsonl",) if kind == "texts" else what[kind]
-    command = ["build", *inputs, "--tokenizer", tokenizer, "--output", output, *SMALL, "--engine", "ray"]
-    process = shell(*command, "--workers", (1, 2, 8)[kill % 3], RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+    command = ["build", *inputs, "--tokenizer", tokenizer, "--output", output, *options_of(kind)]
+    process = shell(
+        *command, "--engine", "ray", "--workers", (1, 2, 8)[kill % 3], RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0"
+    )
     count = moments.randrange(1, 2 * len(list((tmp_path / "local").glob("train-*.tar.zst"))) - 5)
     while process.poll() is None and commits(output) < count:
         time.sleep(0.005)
