@@ -14,8 +14,8 @@ from streampipe.plan.documents import pack_documents
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.stream import Stream
 
-# Bytes that a piece takes in a plan: six arrays of its own, four of its address, rounded up for what planning holds for
-# a moment.
+# Bytes that a piece takes in a plan: seven to nine arrays of its own, eight to ten of the ground, rounded up for what
+# planning holds for a moment.
 _BYTES_OF_A_PIECE = 300
 
 

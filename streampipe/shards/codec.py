@@ -113,9 +113,12 @@ def decompress_many(frames: Sequence[bytes | memoryview], raw_bytes: Sequence[in
     """
     if "multi_decompress_to_buffer" not in zstandard.backend_features:
         return [memoryview(decompress(data, size, "zstd")) for data, size in zip(frames, raw_bytes, strict=True)]
+    if not frames:
+        return []  # which the library divides by
     try:
         for data, size in zip(frames, raw_bytes, strict=True):
             _check_header(data, size)
+            _check_end(data)
         sizes = array("Q", raw_bytes).tobytes()
         made = _decompressor().multi_decompress_to_buffer(list(frames), decompressed_sizes=sizes)
     except zstandard.ZstdError as error:
@@ -129,6 +132,21 @@ def _check_header(data: bytes | memoryview, raw_bytes: int) -> None:
         raise ValueError(f"expected {raw_bytes} bytes inside, the zstd header says {parameters.content_size}")
     if not parameters.has_checksum:
         raise ValueError("expected a zstd content checksum, found none")
+
+
+def _check_end(data: bytes | memoryview) -> None:
+    """Refuse what has more or less behind the header than one frame: the library ignores what follows it.
+
+    A frame is a header, blocks, each behind three bytes that tell its size, its type and whether it is the last, and a
+    checksum of four bytes (RFC 8878, section 3.1.1).
+    """
+    at, last = zstandard.frame_header_size(data), False
+    while not last and at + 3 <= len(data):
+        head = int.from_bytes(data[at : at + 3], "little")
+        last, repeated = bool(head & 1), head >> 1 & 3 == 1  # a repeated byte stands there once
+        at += 3 + (1 if repeated else head >> 3)
+    if not last or at + 4 != len(data):
+        raise ValueError(f"expected one frame of {at + 4} bytes, got {len(data)}")
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

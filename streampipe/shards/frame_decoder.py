@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import RLock, Thread
 from typing import Any, NamedTuple
 
 from streampipe.shards.frame import StoredFrame, decode_frames
@@ -28,7 +28,8 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._starting = Lock()
+        # So that nothing is put behind the None that ends the queue; the garbage collector may close this in `submit`.
+        self._lock = RLock()
         self._closed = False
 
     def submit(self, frames: Sequence[StoredFrame], place: Callable[[int, Any], None]) -> "Future[None]":
@@ -39,23 +40,24 @@ class FrameDecoder:
             place: called from the thread with each frame's position in `frames` and its bytes.
 
         Returns:
-            what is done when all are in place; ShardCorruptError is its exception.
+            what is done when all are in place; ShardCorruptError is its exception. Cancelled if this is closed.
         """
         work = _Work(frames, place, Future())
-        self._waiting.put(work)
-        with self._starting:
-            if self._thread is None and not self._closed:
+        with self._lock:
+            if not self._closed and self._thread is None:
                 self._thread = Thread(target=self._run, name="streampipe-decode", daemon=True)
                 self._thread.start()
-        if self._closed:
-            self._cancel()
+            if self._closed:
+                work.done.cancel()
+            else:
+                self._waiting.put(work)
         return work.done
 
     def close(self) -> None:
         """Stop: what has not begun to be decoded is cancelled."""
-        with self._starting:
+        with self._lock:
             self._closed = True
-        self._waiting.put(None)
+            self._waiting.put(None)
 
     def _run(self) -> None:
         size = _LEAST
@@ -66,9 +68,9 @@ class FrameDecoder:
                 raw_bytes += _raw_bytes(more)
             size = min(_MOST, 2 * size) if raw_bytes >= size else _LEAST
             _decode(group)
-        if work is not None:
+        while work is not None:
             work.done.cancel()
-        self._cancel()
+            work = self._next()
 
     def _next(self) -> _Work | None:
         try:
@@ -79,16 +81,13 @@ class FrameDecoder:
             self._waiting.put(None)  # for whoever asks next
         return work
 
-    def _cancel(self) -> None:
-        while (work := self._next()) is not None:
-            work.done.cancel()
-
 
 def _raw_bytes(work: _Work) -> int:
     return sum(frame.raw_bytes for frame in work.frames)
 
 
 def _decode(group: Sequence[_Work]) -> None:
+    """Decode and put in place; whatever goes wrong is told to those who wait, or they would wait for ever."""
     frames = [frame for work in group for frame in work.frames]
     try:
         decoded = iter(decode_frames(frames))
@@ -100,6 +99,11 @@ def _decode(group: Sequence[_Work]) -> None:
             _decode([work])
         return
     for work in group:
-        for number in range(len(work.frames)):
-            work.place(number, next(decoded))
-        work.done.set_result(None)
+        raws = [next(decoded) for _ in work.frames]
+        try:
+            for number, raw in enumerate(raws):
+                work.place(number, raw)
+        except Exception as error:
+            work.done.set_exception(error)
+        else:
+            work.done.set_result(None)

@@ -137,10 +137,8 @@ class _FrameCheck:
         self._index = index
         self._where = where
         self._keys: set[str] = set()
-        built = source.manifest.build.get(source.split)
-        name = built.get("fragments_at") if isinstance(built, dict) else None
         # Without a name that the manifest knows, the first one that the index lists tells which it is.
-        self._separator = source.tokenizer.special_tokens.get(str(name))
+        self._separator = source.tokenizer.special_tokens.get(str(source.built.get("fragments_at")))
 
     def faults(self, start: int, data: bytes) -> Iterator[str]:
         """Yield the faults of the frames that lie whole in the stretch of the shard from byte `start` on."""

@@ -9,6 +9,7 @@ import pytest
 
 from streampipe.errors import ShardCorruptError, ShardMissingError, SourceError
 from streampipe.shards import AnyDocument, Document, Source, faults
+from streampipe.shards.frame_decoder import FrameDecoder
 
 WriteSource = Callable[..., Source]
 OfKind = dict[str, Sequence[AnyDocument]]
@@ -23,11 +24,27 @@ def _found(url: str, read_tokens: ReadTokens) -> tuple[str, list[str]]:
     except SourceError as error:
         assert f"{error.source}/{error.path}" in str(error)
         streaming = str(error)
+    assert _found_beside(url) == streaming
     try:
         verifying = list(faults(Source.open("web", url)))
     except SourceError as error:
         verifying = [str(error)]
     return streaming, verifying
+
+
+def _found_beside(url: str) -> str:
+    """Return the error when frames are read as local ones are: here, and decoded together in another thread."""
+    decoder = FrameDecoder()
+    try:
+        source = Source.open("web", url)
+        for shard in range(len(source.shards)):
+            frames = [(shard, f) for f in range(len(source.index(shard).offset))]
+            decoder.submit(source.fetch_frames(frames), lambda number, raw: None).result(10)
+    except SourceError as error:
+        return str(error)
+    finally:
+        decoder.close()
+    return ""
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])

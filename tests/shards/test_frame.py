@@ -12,6 +12,7 @@ import zstandard
 
 from streampipe.errors import ShardCorruptError
 from streampipe.shards import Document, FrameIndex, codec_for, decode_frame, encode_frame, encode_shard, parse_frame
+from streampipe.shards.frame import StoredFrame, decode_frames
 from streampipe.shards.member import END_MARKER, npy_header, parse_npy, tar_header
 
 WHERE = "s3://bucket/web/train-00000.tar.zst"
@@ -160,6 +161,12 @@ def test_no_frame_unpacks_to_anything_but_what_the_index_promises(case: str) -> 
         decode_frame(data, 0, _index(data, raw_bytes), "zstd", WHERE)
     assert str(caught.value).startswith(f"{WHERE}: frame 0 at bytes 0 to {len(data)} is damaged: expected")
     assert (caught.value.source, caught.value.path) == ("s3://bucket/web", "train-00000.tar.zst")
+    frame = encode_frame([Document("a", np.arange(40, dtype=np.uint16))], codec_for("zstd"), last=True)
+    sound = StoredFrame(frame.data, 0, _index(frame.data, frame.raw_bytes), "zstd", WHERE)
+    assert decode_frames([sound, sound]) == [sound.decoded()] * 2
+    with pytest.raises(ShardCorruptError) as among_others:
+        decode_frames([sound, StoredFrame(data, 0, _index(data, raw_bytes), "zstd", WHERE), sound])
+    assert str(among_others.value) == str(caught.value)
 
 
 def test_every_flipped_bit_and_every_cut_of_a_frame_is_an_error() -> None:
