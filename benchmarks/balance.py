@@ -18,7 +18,7 @@ import numpy as np
 
 from streampipe import config_from
 from streampipe.plan.balance import imbalance_of
-from streampipe.plan.schedule import Place, Schedule, StepPlan
+from streampipe.plan.schedule import Place, Schedule, StepPlan, rows_of_rank
 from streampipe.stream import Stream, open_stream
 
 LENGTHS = (8192, 32_768, 131_072)
@@ -54,7 +54,7 @@ def measure(opened: Stream, global_batch_size: int, dp_size: int, sequences: int
     tokens = 0
     for step in steps_of(opened, global_batch_size, sequences):
         cost = step.costs()
-        rows = np.stack([step.rows_of_rank(dp_size, rank) for rank in range(dp_size)])
+        rows = np.stack([rows_of_rank([step], dp_size, rank)[0] for rank in range(dp_size)])
         costs.append(cost[rows])
         taken = (step.after.counts - step.before.counts)[:, 0]
         shares.append(taken[0] / taken.sum())

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.parallel import Topology
-from streampipe.rank_step import delivered_of_step
+from streampipe.rank_steps import delivered_of_step
 from streampipe.run_ahead import MicroBatches, Stride
 from streampipe.step_size import step_size
 from streampipe.stream import Stream, open_stream

@@ -25,8 +25,8 @@ from streampipe.address import Addressed
 from streampipe.cursor import Cursor
 from streampipe.parallel import Topology
 from streampipe.plan.round_plan import RoundPlan
-from streampipe.plan.schedule import Schedule
-from streampipe.rank_step import RankStep, delivered_of_step, micro_batch_of, rank_step, require_within
+from streampipe.plan.schedule import Schedule, StepPlan
+from streampipe.rank_steps import RankSteps, delivered_of_step, micro_batches_of, rank_steps, require_within
 from streampipe.shards.buffers import FrameBuffers
 from streampipe.shards.frame_reader import FrameReader, Read
 from streampipe.stream import Stream
@@ -37,8 +37,12 @@ _BREATH = 0.002
 # A batch is made ahead when the consumer has not come back for this long; while it comes back at once, whether it does
 # is looked at less and less often, since each look takes the interpreter lock from it.
 _LEAD, _LONGEST_LEAD = 0.0005, 0.008
-# Micro batches whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
+# Jobs whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
 _JOBS_AHEAD = 4096
+# Positions that are assembled at once: what each call of Python and numpy costs is shared by small micro batches.
+_POSITIONS_AT_ONCE = 2**17
+# Small steps are cut out of their round together, this many times what is assembled at once.
+_CUT_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,10 @@ class Stride:
 
 @dataclass(frozen=True)
 class _Job:
-    """One micro batch to assemble."""
+    """Micro batches to assemble: numbers of a share."""
 
-    share: RankStep
-    number: int
+    share: RankSteps
+    numbers: range
     reads: list[Read]
     raw_bytes: int
 
@@ -207,7 +211,7 @@ class _Pipeline:
             job = coming.popleft()
             for read in job.reads:
                 read.result()
-            yield micro_batch_of(self.stream, self.topology, job.share, job.number, self.buffers)
+            yield from micro_batches_of(self.stream, self.topology, job.share, job.numbers, self.buffers)
             self.reader.consumed(job.raw_bytes)
 
     def _plan_of(self, number: int, first: int) -> RoundPlan:
@@ -222,22 +226,45 @@ class _Pipeline:
 
     def _jobs(self) -> Iterator[_Job]:
         count = 0
-        while (step := self.schedule.next(self.stream.size_of_step(self.schedule.place))) is not None:
-            rounds = tuple(self.addressed[span.plan.round] for span in step.spans)
-            for past in [number for number in self.addressed if number < step.spans[-1].plan.round]:
+        while steps := self._next_steps():
+            rounds = tuple(self.addressed[span.plan.round] for span in steps[0].spans)
+            for past in [number for number in self.addressed if number < rounds[-1].plan.round]:
                 del self.addressed[past]
-            share = rank_step(self.stream, self.topology, step, rounds)
-            require_within(self.skipped, share.micro_batches, step.before.step)
-            for number in range(self.skipped, share.micro_batches):
+            share, at_once = rank_steps(self.stream, self.topology, steps, rounds), self._at_once(steps[0].seq_length)
+            require_within(self.skipped, share.micro_batches_of_step, steps[0].before.step)
+            for first in range(self.skipped, share.micro_batches, at_once):
                 if count % self.stride.workers == self.stride.worker:
-                    yield self._job(share, number)
+                    yield self._job(share, range(first, min(first + at_once, share.micro_batches)))
                 count += 1
             self.skipped = 0
 
-    def _job(self, share: RankStep, number: int) -> _Job:
+    def _next_steps(self) -> list[StepPlan]:
+        """Return the next step, with those behind it that can be cut out of the same round at once; [] at the end."""
+        batch = self.stream.config.batch
+        at_once = self._at_once(self.schedule.seq_length())
+        most = _CUT_AT_ONCE * at_once * batch.micro_batch_size * self.topology.dp_size
+        steps: list[StepPlan] = []
+        while True:
+            place = self.schedule.place
+            size = self.stream.size_of_step(place)
+            if steps and not ((len(steps) + 1) * size <= most and steps[-1].goes_with(place, size)):
+                return steps
+            if (step := self.schedule.next(size)) is None:
+                return steps
+            steps.append(step)
+            if batch.batch_by == "documents":
+                return steps
+
+    def _at_once(self, seq_length: int) -> int:
+        """Return how many micro batches are assembled at once."""
+        if self.stride.workers > 1 or self.stream.changes_tokens:
+            return 1
+        return max(1, _POSITIONS_AT_ONCE // (self.stream.config.batch.micro_batch_size * seq_length))
+
+    def _job(self, share: RankSteps, numbers: range) -> _Job:
         """Ask for the frames that nobody has asked for yet, source by source."""
         reads: list[Read] = []
-        needed = share.frames_of(number)
+        needed = share.frames_of(numbers.start, numbers.stop)
         raw_bytes = first = 0
         for round_ in share.rounds:
             own = (
@@ -248,7 +275,7 @@ class _Pipeline:
             if len(new := own[~round_.asked[own]]):
                 raw_bytes += self._request(round_, np.unique(new), reads)
             first += len(round_.asked)
-        return _Job(share, number, reads, raw_bytes)
+        return _Job(share, numbers, reads, raw_bytes)
 
     def _request(self, round_: Addressed, new: NDArray[np.int64], reads: list[Read]) -> int:
         table = round_.plan.frames

@@ -65,6 +65,11 @@ class Stream:
         return self._fim.windows
 
     @property
+    def changes_tokens(self) -> bool:
+        """Whether pieces are changed by what their tokens are, so that each micro batch is made by itself."""
+        return self.fim_windows is not None or (bool(self.fim_sources) and self._fim.planned is None)
+
+    @property
     def planner(self) -> Planner:
         """Plans the rounds of the run."""
         return self._run.planner

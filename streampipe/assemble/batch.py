@@ -1,4 +1,4 @@
-"""Decoded frames to the arrays of a micro batch, one copy."""
+"""Decoded frames to the arrays of micro batches, one copy."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ NO_MARKS = Marks()
 
 
 class Paper(NamedTuple):
-    """What a micro batch is written on: rows of positions, and the id that stands where no token is."""
+    """What micro batches are written on: sheets of rows of positions, and the id that stands where no token is."""
 
+    sheets: int
     rows: int
     seq_length: int
     pad_id: int
@@ -30,16 +31,17 @@ def assemble(
     config: BatchConfig,
     buffers: FrameBuffers,
     marks: Marks = NO_MARKS,
-) -> dict[str, Any]:
-    """Build one micro batch.
+) -> list[dict[str, Any]]:
+    """Build micro batches, several at once: what each call of numpy costs is shared by all of them.
 
     Args:
-        ground: its pieces, laid out; for SBHD one a row.
+        ground: their pieces, laid out; for SBHD one a row.
         frames: each decoded frame as a memoryview of token ids, headers included, all of one format; offsets count its
             elements.
-        paper: rows and positions of a row, whose product is T, and the id that stands where no token is.
+        paper: micro batches, rows of each and positions of a row, whose product is T, and the id that stands where no
+            token is.
         config: layout, fields, labels and token_dtype are read.
-        buffers: memory for the per-token arrays, used again when a batch has been given up.
+        buffers: memory for the per-token arrays, used again when all batches of a call have been given up.
         marks: of the pieces that fill-in-the-middle transformed, by their number among the pieces.
 
     Returns:
@@ -53,23 +55,39 @@ def assemble(
     """
     writer = _Writer(ground, frames, buffers, marks, config)
     tokens = writer.tokens(paper.pad_id)
-    batch: dict[str, Any] = {"tokens": tokens}
+    arrays = {"tokens": tokens}
     for field in config.fields:
         if field == "labels":
-            batch[field] = writer.labels(tokens)
+            arrays[field] = writer.labels(tokens)
         elif field != "tokens":
-            batch[field] = getattr(writer, field)()
+            arrays[field] = getattr(writer, field)()
+    shape = (paper.sheets, paper.rows, paper.seq_length)
+    if config.layout == "thd":
+        shape = (paper.sheets, paper.rows * paper.seq_length)
+    names, columns = [*arrays], [array.reshape(shape) for array in arrays.values()]
+    batches: list[dict[str, Any]] = [dict(zip(names, own, strict=True)) for own in zip(*columns, strict=True)]
+    # Where the segments of each micro batch begin, and those of the last one end.
+    cuts = ground.first[:: paper.rows]
     table = ground.table
+    per_segment = {
+        "source_ids": table[SOURCE].astype(np.int32),
+        "document_ids": table[DOCUMENT].copy(),
+        "epochs": table[EPOCH].astype(np.int32),
+    }
     if config.layout == "sbhd":
-        batch = {field: array.reshape(paper.rows, paper.seq_length) for field, array in batch.items()}
-        batch["lengths"] = np.where(table[SOURCE] < 0, 0, table[LENGTH]).astype(np.int32)
+        per_segment["lengths"] = np.where(table[SOURCE] < 0, 0, table[LENGTH]).astype(np.int32)
+        bounds: list[dict[str, Any]] = [{} for _ in batches]
     else:
-        batch |= writer.boundaries()
-    batch["source_ids"] = table[SOURCE].astype(np.int32)
-    batch["document_ids"] = table[DOCUMENT].copy()
-    batch["epochs"] = table[EPOCH].astype(np.int32)
-    batch["loss_tokens"] = writer.loss_tokens()
-    return batch
+        bounds = writer.boundaries(cuts)
+    limits = cuts.tolist()
+    for batch, bound, first, last, loss_tokens in zip(
+        batches, bounds, limits[:-1], limits[1:], writer.loss_tokens(cuts), strict=True
+    ):
+        batch.update(bound)
+        for name, column in per_segment.items():
+            batch[name] = column[first:last]
+        batch["loss_tokens"] = loss_tokens
+    return batches
 
 
 @lru_cache(maxsize=8)
@@ -93,7 +111,7 @@ _countings = _Countings()
 
 
 class _Writer:
-    """Makes each per-token array of one micro batch; the methods have the names of fields."""
+    """Makes each per-token array of all micro batches; the methods have the names of fields."""
 
     def __init__(
         self, ground: Ground, frames: Frames, buffers: FrameBuffers, marks: Marks, config: BatchConfig
@@ -109,12 +127,9 @@ class _Writer:
         self._positions = int(self._borders[-1])
         self._begins = self._borders[:-1]
         self._ends = self._begins + length
-        self._pieces = (source >= 0).nonzero()[0]
-        dummies = (source < 0).nonzero()[0]
         # Where no token is: behind the real tokens of a padded piece, and the whole of a dummy document.
         self._padded = self._between((length < self._room).nonzero()[0], self._ends)
-        self._empty = self._padded + self._between(dummies, self._begins)
-        self._tokens = int(length.sum()) - int(length[dummies].sum())
+        self._empty = self._padded + self._between((source < 0).nonzero()[0], self._begins)
         # The pieces whose last token has a target, which lies in another piece.
         self._going_on = table[GOES_ON].nonzero()[0]
         self._trained = None if ground.trained is None else self._mark(ground.trained)
@@ -128,7 +143,7 @@ class _Writer:
             ]
 
     def _begins_of_pieces(self) -> NDArray[np.int64]:
-        begins: NDArray[np.int64] = self._begins[self._pieces].astype(np.int64)
+        begins: NDArray[np.int64] = self._begins[self._table[SOURCE] >= 0].astype(np.int64)
         return begins
 
     def _between(self, segments: NDArray[np.intp], begins: NDArray[Any]) -> list[slice]:
@@ -148,13 +163,24 @@ class _Writer:
         np.add.at(edges, begins + trained[:, 2], -1)
         return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
-    def boundaries(self) -> dict[str, Any]:
-        """Return where sequences begin and end, with and without what is padded inside."""
-        real = self._borders
-        if self._padded:
-            real = np.zeros(len(self._borders), np.int32)
-            self._table[LENGTH].cumsum(out=real[1:])
-        return {"cu_seqlens": real, "cu_seqlens_padded": self._borders, "max_seqlen": int(self._room.max())}
+    def boundaries(self, cuts: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return for each micro batch where sequences begin and end, with and without what is padded inside.
+
+        Args:
+            cuts: int64 [sheets + 1], the segments of micro batch i are `cuts[i]` up to `cuts[i + 1]`.
+        """
+        longest = np.maximum.reduceat(self._room, cuts[:-1]).tolist()
+        spare = np.add.reduceat(self._room - self._table[LENGTH], cuts[:-1]).tolist()
+        limits = cuts.tolist()
+        found: list[dict[str, Any]] = []
+        for first, last, most, padded in zip(limits[:-1], limits[1:], longest, spare, strict=True):
+            borders = self._borders[first : last + 1] - self._borders[first]
+            real = borders
+            if padded:
+                real = np.zeros(last - first + 1, np.int32)
+                self._table[LENGTH, first:last].cumsum(out=real[1:])
+            found.append({"cu_seqlens": real, "cu_seqlens_padded": borders, "max_seqlen": most})
+        return found
 
     def tokens(self, pad_id: int) -> NDArray[Any]:
         """String the segments together as they are stored, then widen them all at once.
@@ -238,10 +264,18 @@ class _Writer:
     def horizon(self) -> NDArray[np.int32]:
         return horizon(self._marks, self._begins_of_pieces(), self._positions)
 
-    def loss_tokens(self) -> int:
+    def loss_tokens(self, cuts: NDArray[np.int64]) -> list[int]:
+        """Return how many positions of each micro batch are trained; `cuts` as `boundaries` has them."""
+        first = cuts[:-1]
         if self._trained is not None:
-            return int(self._trained.sum())
-        untrained = sum(gap.stop - gap.start for gap in self._untrained)
-        going_on = len(self._going_on) if self._aligned else 0
-        trained: int = self._tokens - len(self._pieces) - untrained + going_on
-        return trained
+            trained = np.add.reduceat(self._trained, self._begins[first], dtype=np.int64)
+        else:
+            table = self._table
+            targets = np.where(table[SOURCE] < 0, 0, table[LENGTH] - 1)
+            if self._aligned:
+                targets += table[GOES_ON]
+            trained = np.add.reduceat(targets, first)
+            for gap in self._untrained:
+                trained[np.searchsorted(self._begins[first], gap.start, "right") - 1] -= gap.stop - gap.start
+        counts: list[int] = trained.tolist()
+        return counts

@@ -151,13 +151,27 @@ def _sorted(lists: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return lines[np.argsort(lines[:, 0], kind="stable")]
 
 
-def counted(table: NDArray[np.int64], sources: Mapping[int, SourceFim]) -> dict[int, Counts]:
-    """Count what was done to the pieces of a table, by source number."""
+def counted(
+    table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[int, SourceFim]
+) -> list[dict[int, Counts]]:
+    """Count what was done to the pieces of micro batches, by source number.
+
+    Args:
+        table: of a ground.
+        cuts: int64 [micro batches + 1], the segments of micro batch i are `cuts[i]` up to `cuts[i + 1]`.
+        sources: those that have fill-in-the-middle.
+    """
+    width = 4 * max(sources) + 8
     kinds = 4 * table[SOURCE] + 4 + (table[FIM] & ORDER_BITS)  # dummy documents, of source -1, are 0
-    counts = np.bincount(kinds, minlength=4 * max(sources) + 8).tolist()
-    found: dict[int, Counts] = {}
-    for number in sources:
-        left, first, second, too_long = counts[4 * number + 4 : 4 * number + 8]
-        pieces = left + first + second + too_long
-        found[number] = Counts(pieces=pieces, transformed=first + second, spm=second, too_long=too_long)
+    sheets = len(cuts) - 1
+    kinds += (np.arange(sheets) * width).repeat(np.diff(cuts))
+    found: list[dict[int, Counts]] = []
+    for counts in np.bincount(kinds, minlength=sheets * width).reshape(sheets, width).tolist():
+        done = {number: counts[4 * number + 4 : 4 * number + 8] for number in sources}
+        found.append(
+            {
+                number: Counts(pieces=sum(own), transformed=own[1] + own[2], spm=own[2], too_long=own[3])
+                for number, own in done.items()
+            }
+        )
     return found

@@ -1,6 +1,6 @@
 """Rounds cut into steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,17 +67,16 @@ class StepPlan:
         """Positions of each sequence."""
         return self.spans[0].plan.seq_length
 
-    def rows_of_rank(self, dp_size: int, dp_rank: int) -> NDArray[np.int64]:
-        """Return which sequences of the step a rank gets, in the order of its micro batches."""
-        if dp_size == 1:  # columns decide nothing
-            return dearest_first(np.arange(self.global_batch_size), self._costs_of_all())
-        columns, costs = self._columns_and_costs()
-        return share_of_rank(columns, costs, dp_size, dp_rank)
+    def goes_with(self, place: Place, size: int) -> bool:
+        """Return whether the step of `size` sequences that begins at a place is cut as this one, and in its round."""
+        plan = self.spans[-1].plan
+        alone = len(self.spans) == 1 and size == self.global_batch_size == self.spans[0].last - self.spans[0].first
+        return alone and place.round == plan.round and place.offset + size <= len(plan)
 
     def costs_of_ranks(self, dp_size: int) -> NDArray[np.int64]:
         """Return what each rank's sequences cost, in the order of its micro batches: int64 [dp_size, rows]."""
-        columns, costs = self._columns_and_costs()
-        return costs[shares_of_ranks(columns, costs, dp_size)]
+        costs = self.costs_of_all()
+        return costs[shares_of_ranks(self.columns(), costs, dp_size)]
 
     def costs(self) -> NDArray[np.int64]:
         """Return what each sequence of the spans costs: int64, in canonical order."""
@@ -88,7 +87,8 @@ class StepPlan:
         """Return how many positions the pieces of each sequence of the spans take: int64, in canonical order."""
         return np.concatenate([span.plan.slots[span.first : span.last] for span in self.spans])
 
-    def _columns_and_costs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def columns(self) -> NDArray[np.int64]:
+        """Return the column of each sequence: int64 [global_batch_size]."""
         columns = self.before.sequences + np.arange(self.global_batch_size)
         filled = 0
         for span in self.spans:
@@ -96,13 +96,27 @@ class StepPlan:
             columns[rows] %= span.plan.windows
             filled = rows.stop
         columns[filled:] %= self.spans[-1].plan.windows
-        return columns, self._costs_of_all()
+        return columns
 
-    def _costs_of_all(self) -> NDArray[np.int64]:
+    def costs_of_all(self) -> NDArray[np.int64]:
         """Return the costs with those of the empty sequences behind the spans: int64 [global_batch_size]."""
         costs = self.costs()
         missing = self.global_batch_size - len(costs)
         return np.concatenate([costs, np.zeros(missing, np.int64)]) if missing else costs
+
+
+def rows_of_rank(steps: Sequence[StepPlan], dp_size: int, dp_rank: int) -> NDArray[np.int64]:
+    """Return which sequences of each step a rank gets, in the order of its micro batches: int64 [steps, rows].
+
+    Args:
+        steps: of one size.
+        dp_size: divides it.
+        dp_rank: the rank.
+    """
+    costs = np.stack([step.costs_of_all() for step in steps])
+    if dp_size == 1:  # columns decide nothing
+        return dearest_first(costs)
+    return share_of_rank(np.stack([step.columns() for step in steps]), costs, dp_size, dp_rank)
 
 
 class Schedule:

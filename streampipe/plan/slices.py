@@ -23,12 +23,22 @@ def shares_of_ranks(columns: NDArray[np.int64], costs: NDArray[np.int64], dp_siz
 def share_of_rank(
     columns: NDArray[np.int64], costs: NDArray[np.int64], dp_size: int, dp_rank: int
 ) -> NDArray[np.int64]:
-    """Return one rank's row of `shares_of_ranks`, without the others': int64 [rows]."""
-    share = len(columns) // dp_size
-    rows = np.sort(np.argsort(columns, kind="stable")[dp_rank * share : (dp_rank + 1) * share])
-    return dearest_first(rows, costs)
+    """Return one rank's row of `shares_of_ranks` for each of several steps, without the other ranks'.
+
+    Args:
+        columns, costs: int64 [steps, global_batch_size].
+        dp_size: divides `global_batch_size`.
+        dp_rank: the rank.
+
+    Returns:
+        int64 [steps, rows].
+    """
+    share = columns.shape[1] // dp_size
+    rows = columns.argsort(axis=1, kind="stable")[:, dp_rank * share : (dp_rank + 1) * share]
+    rows.sort(axis=1)
+    return np.take_along_axis(rows, dearest_first(np.take_along_axis(costs, rows, axis=1)), axis=1)
 
 
-def dearest_first(rows: NDArray[np.int64], costs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return rows in the order of their costs, the dearest first; ties stay in the order given."""
-    return rows[(-costs[rows]).argsort(kind="stable")]
+def dearest_first(costs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return in which order each step's sequences go, the dearest first; ties stay as they are: int64 [steps, rows]."""
+    return (-costs).argsort(axis=1, kind="stable")

@@ -1,5 +1,7 @@
 """Batches as DESIGN section 6 has them; masks come from positions, never from token values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ def assemble(pieces, frames, shape, config, pad_id):
     padding = np.full(shape[1], pad_id, frames[0].dtype if frames else np.uint16)
     views = [memoryview(frame) for frame in [*frames, padding]]
     ground = lay_out(pieces, *shape, len(frames), one_per_row=config.layout == "sbhd")
-    return assemble_views(ground, views, Paper(*shape, pad_id), config, FrameBuffers())
+    return assemble_views(ground, views, Paper(1, *shape, pad_id), config, FrameBuffers())[0]
 
 
 ALL = ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")
@@ -193,6 +195,32 @@ def test_a_batch_equals_the_one_written_position_by_position(made, labels, dtype
     assert plain["padded"][-1] == rows * 24
     assert (np.diff(batch["cu_seqlens_padded"]) > 0).all()
     assert batch["max_seqlen"] == np.diff(batch["cu_seqlens_padded"]).max()
+
+
+@given(rows_of_pieces(), st.sampled_from(["aligned", "unshifted"]), st.booleans(), st.data())
+def test_micro_batches_made_at_once_equal_each_made_alone(made, labels, masked, data):
+    rows, multiple, pieces = made
+    if not pieces:
+        return
+    frames = [memoryview((np.arange(60) % 7 + frame).astype(np.uint16)) for frame in range(3)]
+    frames.append(memoryview(np.full(24, 3, np.uint16)))
+    parts = segments(pieces, multiple)
+    if masked:
+        ends = [data.draw(st.integers(0, piece[3])) for piece in pieces]
+        parts = replace(parts, trained=np.array([(n, 0, end) for n, end in enumerate(ends) if end]).reshape(-1, 3))
+    ground = lay_out(parts, rows, 24, 3)
+    config = BatchConfig(fields=ALL, labels=labels)
+    at_once = assemble_views(ground, frames, Paper(rows, 1, 24, 3), config, FrameBuffers())
+    assert len(at_once) == rows
+    for row, batch in enumerate(at_once):
+        alone = assemble_views(ground.between(row, row + 1), frames, Paper(1, 1, 24, 3), config, FrameBuffers())[0]
+        assert list(batch) == list(alone)
+        for name, value in alone.items():
+            assert np.array_equal(batch[name], value), name
+            assert getattr(batch[name], "dtype", None) == getattr(value, "dtype", None), name
+        assert (batch["cu_seqlens"] is batch["cu_seqlens_padded"]) == (
+            alone["cu_seqlens"] is alone["cu_seqlens_padded"]
+        )
 
 
 @pytest.mark.parametrize("left_out", ["labels", "position_ids", "loss_mask"])

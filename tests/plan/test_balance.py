@@ -11,7 +11,7 @@ from plan.corpora import corpora, lognormal_corpus, pieces_of, planner
 from streampipe import ConfigError, config_from
 from streampipe.plan.balance import Rows, balanced_order, doubts, imbalance_of
 from streampipe.plan.planner import PlanConfig
-from streampipe.plan.schedule import Place, Schedule
+from streampipe.plan.schedule import Place, Schedule, rows_of_rank
 
 EVEN = st.sampled_from([1, 2, 4, 16, 65_536])
 
@@ -76,7 +76,7 @@ def steps_of(plans, global_batch_size, steps, windows):
     costs, shares = [], []
     for _ in range(steps):
         step = schedule.next(global_batch_size)
-        rows = [step.rows_of_rank(windows, rank) for rank in range(windows)]
+        rows = [rows_of_rank([step], windows, rank)[0] for rank in range(windows)]
         costs.append(step.costs()[np.stack(rows)])
         taken = (step.after.counts - step.before.counts)[:, 0]
         shares.append(taken[1] / taken.sum())

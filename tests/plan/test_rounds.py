@@ -117,9 +117,11 @@ def test_columns_hold_equally_many_sequences(sources, policy):
 def test_shares_of_ranks_divide_a_step_and_are_ordered_by_cost(dp_size, rows, windows, costs):
     size = dp_size * rows
     columns, costs = np.arange(size) % windows, np.array(costs[:size] + [1] * (size - len(costs[:size])))
-    shares = [share_of_rank(columns, costs, dp_size, rank) for rank in range(dp_size)]
+    steps = [np.stack([line, line[::-1]]) for line in (columns, costs)]
+    shares, others = np.stack([share_of_rank(*steps, dp_size, rank) for rank in range(dp_size)], axis=1)
     assert sorted(np.concatenate(shares).tolist()) == list(range(size))
-    assert np.array_equal(np.stack(shares), shares_of_ranks(columns, costs, dp_size)), "all at once, or one by one"
+    assert np.array_equal(shares, shares_of_ranks(columns, costs, dp_size)), "all at once, or one by one"
+    assert np.array_equal(others, shares_of_ranks(columns[::-1], costs[::-1], dp_size)), "each step by itself"
     for share in shares:
         assert len(share) == rows
         assert (np.diff(costs[share]) <= 0).all()

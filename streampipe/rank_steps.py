@@ -1,5 +1,6 @@
-"""What one rank gets of one step: its pieces, micro batch after micro batch."""
+"""What one rank gets of steps: its pieces, micro batch after micro batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
@@ -18,48 +19,53 @@ from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
 from streampipe.plan.documents import costs_of_packed, deal_sequences, pack_documents
-from streampipe.plan.schedule import StepPlan
+from streampipe.plan.schedule import StepPlan, rows_of_rank
 from streampipe.shards.buffers import FrameBuffers
 from streampipe.stream import Stream
 
 
 @dataclass(frozen=True)
-class RankStep:
-    """The pieces of a rank's share of a step, in the order of delivery.
+class RankSteps:
+    """The pieces of a rank's share of consecutive steps, in the order of delivery.
 
     Attributes:
-        step: the step over all ranks.
+        steps: over all ranks; each is cut into as many micro batches as the others.
         sequence_ids: int64 [rows], the canonical number of each of the rank's sequences; where a step packs documents,
             that of its first document, and -1 for an empty one.
         ground: its sequences, one a row; frames are counted over `views`.
         micro_batch_size: rows of a micro batch.
-        rounds: the rounds that the step lies in; their frames stand one after the other.
-        loss_tokens: trained tokens of the whole step over all ranks; at least 1.
+        rounds: the rounds that the steps lie in; their frames stand one after the other.
+        loss_tokens: trained tokens of each whole step over all ranks; at least 1.
         stream: tells cursors.
     """
 
-    step: StepPlan
+    steps: Sequence[StepPlan]
     sequence_ids: NDArray[np.int64]
     ground: Ground
     micro_batch_size: int
     rounds: tuple[Addressed, ...]
-    loss_tokens: int
+    loss_tokens: list[int]
     stream: Stream
 
     @cached_property
-    def before(self) -> dict[str, Any]:
-        """The cursor of the step's beginning."""
-        return self.stream.cursor(self.step.before).to_dict()
+    def before(self) -> list[dict[str, Any]]:
+        """The cursor of each step's beginning."""
+        return [self.stream.cursor(step.before).to_dict() for step in self.steps]
 
-    @property
+    @cached_property
     def micro_batches(self) -> int:
         """Micro batches of the share."""
         return len(self.sequence_ids) // self.micro_batch_size
 
-    def frames_of(self, micro_batch: int) -> NDArray[np.int64]:
-        """Return the frame of each segment of a micro batch, numbered over those of the rounds."""
-        first, size = self.ground.first, self.micro_batch_size
-        return self.ground.table[FRAME, first[micro_batch * size] : first[(micro_batch + 1) * size]]
+    @property
+    def micro_batches_of_step(self) -> int:
+        """Micro batches of each step."""
+        return self.micro_batches // len(self.steps)
+
+    def frames_of(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the frame of each segment of the micro batches `[first, stop)`, numbered over those of the rounds."""
+        begins, size = self.ground.first, self.micro_batch_size
+        return self.ground.table[FRAME, begins[first * size] : begins[stop * size]]
 
     def views(self) -> list[Any]:
         """Return the decoded frames of the rounds, one after the other."""
@@ -68,40 +74,57 @@ class RankStep:
         return [view for round_ in self.rounds for view in round_.views]
 
 
-def rank_step(stream: Stream, topology: Topology, step: StepPlan, rounds: tuple[Addressed, ...]) -> RankStep:
-    """Cut a rank's share out of a step.
+def rank_steps(
+    stream: Stream, topology: Topology, steps: Sequence[StepPlan], rounds: tuple[Addressed, ...]
+) -> RankSteps:
+    """Cut a rank's share out of consecutive steps.
 
     Args:
         stream: the stream.
         topology: the rank.
-        step: the step over all ranks.
-        rounds: of the step's spans.
+        steps: over all ranks; several only where `goes_with` says so of each and the one before.
+        rounds: of the steps' spans.
     """
     batch = stream.config.batch
     if batch.batch_by == "documents":
-        ground, sequence_ids = _packed_share(stream, topology, step, rounds)
+        ground, sequence_ids = _packed_share(stream, topology, steps[0], rounds)
     else:
-        rows = step.rows_of_rank(topology.dp_size, topology.dp_rank)
-        ground, sequence_ids = _ground_of(step, rounds, rows), step.before.sequences + rows
-    loss_tokens = sum(
-        int(round_.trained_before[span.last] - round_.trained_before[span.first])
-        for span, round_ in zip(step.spans, rounds, strict=True)
-    )
+        rows = rows_of_rank(steps, topology.dp_size, topology.dp_rank)
+        ground = _ground_of(steps, rounds, rows)
+        sequence_ids = (rows + np.array([[step.before.sequences] for step in steps])).reshape(-1)
+    loss_tokens = _trained(steps, rounds)
+    return RankSteps(steps, sequence_ids, ground, batch.micro_batch_size, rounds, loss_tokens, stream)
+
+
+def _trained(steps: Sequence[StepPlan], rounds: tuple[Addressed, ...]) -> list[int]:
+    total = np.zeros(len(steps), np.int64)
+    for number, round_ in enumerate(rounds):
+        spans = [step.spans[number] for step in steps]
+        sums = round_.trained_before
+        total += sums[[span.last for span in spans]] - sums[[span.first for span in spans]]
     # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
-    return RankStep(step, sequence_ids, ground, batch.micro_batch_size, rounds, max(1, loss_tokens), stream)
+    trained: list[int] = np.maximum(total, 1).tolist()
+    return trained
 
 
-def _ground_of(step: StepPlan, rounds: tuple[Addressed, ...], rows: NDArray[np.int64]) -> Ground:
-    """Return sequences of a step, in the order asked for; those behind its spans are empty."""
-    last, empty = step.spans[-1], len(step.spans[-1].plan)
-    if len(step.spans) == 1:
-        own = rows + last.first
+def _ground_of(steps: Sequence[StepPlan], rounds: tuple[Addressed, ...], rows: NDArray[np.int64]) -> Ground:
+    """Return sequences of steps, in the order asked for; those behind the spans of a step are empty.
+
+    Args:
+        steps: several only if each lies in the same round.
+        rounds: of the spans.
+        rows: int64 [steps, rows], numbers of sequences inside each step.
+    """
+    last, empty = steps[-1].spans[-1], len(steps[-1].spans[-1].plan)
+    if len(rounds) == 1:
+        own = rows + np.array([[step.spans[0].first] for step in steps])
         own[own >= last.last] = empty
-        return rounds[0].ground.take(own)
-    parts = [round_.ground.between(span.first, span.last) for span, round_ in zip(step.spans, rounds, strict=True)]
+        return rounds[0].ground.take(own.reshape(-1))
+    spans = steps[0].spans
+    parts = [round_.ground.between(span.first, span.last) for span, round_ in zip(spans, rounds, strict=True)]
     shifts = np.cumsum([0, *(len(round_.views) for round_ in rounds[:-1])]).tolist()
     whole = joined([*parts, rounds[-1].ground.between(empty, empty + 1)], [*shifts, shifts[-1]])
-    return whole.take(np.minimum(rows, len(whole.first) - 2))
+    return whole.take(np.minimum(rows[0], len(whole.first) - 2))
 
 
 def _packed_share(
@@ -120,7 +143,7 @@ def _packed_share(
     ids[rows] = step.before.sequences + order[starts[dealt[rows]]]
     documents = np.concatenate([np.empty(0, np.int64), *parts])
     row = np.repeat(rows, [len(part) for part in parts])
-    pieces = _ground_of(step, rounds, documents).pieces()
+    pieces = _ground_of([step], rounds, documents[None]).pieces()
     pieces = replace(pieces, row=row[pieces.row])
     return lay_out(pieces, len(dealt), step.seq_length, _pad_frame(rounds)), ids
 
@@ -129,17 +152,25 @@ def _pad_frame(rounds: tuple[Addressed, ...]) -> int:
     return len(rounds[0].views) - 1
 
 
-def micro_batch_of(
-    stream: Stream, topology: Topology, share: RankStep, number: int, buffers: FrameBuffers
-) -> dict[str, Any]:
-    """Assemble a micro batch of a share whose frames have been read, with the cursor of the place after it."""
+def micro_batches_of(
+    stream: Stream, topology: Topology, share: RankSteps, numbers: range, buffers: FrameBuffers
+) -> list[dict[str, Any]]:
+    """Assemble adjacent micro batches of a share whose frames have been read, each with the cursor of the place after.
+
+    Args:
+        stream: the stream.
+        topology: the rank.
+        share: of the rank.
+        numbers: which; a single one where pieces are changed by their tokens.
+        buffers: memory for them.
+    """
     batch_config = stream.config.batch
-    size, micro_batches, seq_length = share.micro_batch_size, share.micro_batches, share.step.seq_length
-    ground = share.ground.between(number * size, (number + 1) * size)
+    size, seq_length = share.micro_batch_size, share.steps[0].seq_length
+    ground = share.ground.between(numbers.start * size, numbers.stop * size)
     views: Frames = share.views()
-    marks = NO_MARKS
+    marks, counts = NO_MARKS, [{} for _ in numbers]
     if ground.copies is not None:
-        marks = Marks(counts=counted(ground.table, stream.fim_sources))
+        counts = counted(ground.table, ground.first[::size], stream.fim_sources)
     elif stream.fim_sources or stream.fim_windows is not None:
         pieces = ground.pieces()
         if stream.fim_windows is not None:
@@ -149,21 +180,30 @@ def micro_batch_of(
             aligned = batch_config.labels == "aligned"
             pieces, views, marks = transform(pieces, views, stream.fim_sources, multiple, aligned=aligned)
         one_per_row = batch_config.layout == "sbhd"
-        ground = lay_out(pieces, size, seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
-    batch = assemble(ground, views, Paper(size, seq_length, stream.pad_id), batch_config, buffers, marks)
-    if marks.counts:
-        batch["fim"] = {stream.config.sources[n].name: vars(done) for n, done in sorted(marks.counts.items())}
-    if stream.sources[0].members == 2:
-        batch["pair_ids"] = batch["document_ids"]
-    batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
-    batch["step_loss_tokens"] = share.loss_tokens
-    batch["step"], batch["micro_batch"], batch["num_micro_batches"] = share.step.before.step, number, micro_batches
+        ground = lay_out(pieces, size * len(numbers), seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
+        counts = [marks.counts]
+    paper = Paper(len(numbers), size, seq_length, stream.pad_id)
+    batches = assemble(ground, views, paper, batch_config, buffers, marks)
+    for number, batch, done in zip(numbers, batches, counts, strict=True):
+        if done:
+            batch["fim"] = {stream.config.sources[n].name: vars(of) for n, of in sorted(done.items())}
+        if stream.sources[0].members == 2:
+            batch["pair_ids"] = batch["document_ids"]
+        batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()
+        _place(batch, topology, share, *divmod(number, share.micro_batches_of_step))
+    return batches
+
+
+def _place(batch: dict[str, Any], topology: Topology, share: RankSteps, step: int, number: int) -> None:
+    """Tell a micro batch which one of which step it is, and the cursor of the place after it."""
+    plan, micro_batches = share.steps[step], share.micro_batches_of_step
+    batch["step_loss_tokens"] = share.loss_tokens[step]
+    batch["step"], batch["micro_batch"], batch["num_micro_batches"] = plan.before.step, number, micro_batches
     if number + 1 == micro_batches:
-        batch["cursor"] = stream.cursor(share.step.after).to_dict()
+        batch["cursor"] = share.stream.cursor(plan.after).to_dict()
     else:
-        within = [number + 1, topology.dp_size, size, share.step.global_batch_size]
-        batch["cursor"] = {**share.before, "within": within}
-    return batch
+        within = [number + 1, topology.dp_size, share.micro_batch_size, plan.global_batch_size]
+        batch["cursor"] = {**share.before[step], "within": within}
 
 
 def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int:
