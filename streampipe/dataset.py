@@ -1,5 +1,6 @@
 """StreamDataset: micro batches of one rank as torch tensors, under any loader that takes an IterableDataset."""
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,12 +90,15 @@ class TensorBatches(Iterator[dict[str, Any]]):
         self._topology = topology
         self._workers = stride.workers
         self._batches = MicroBatches(stream, topology, cursor, stride)
+        self._made: deque[dict[str, Any]] = deque()
         self._state = {"cursor": cursor.to_dict(), "skip": stride.worker}
 
     def __next__(self) -> dict[str, Any]:
-        batch = next(self._batches)
+        if not self._made:
+            self._made.extend(map(as_tensors, next(self._batches)))
+        batch = self._made.popleft()
         self._state = {"cursor": batch["cursor"], "skip": self._workers - 1}
-        return as_tensors(batch)
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place after the last batch, and how many batches of other workers come before this one's next."""
@@ -111,11 +115,13 @@ class TensorBatches(Iterator[dict[str, Any]]):
         cursor = read_cursor(state["cursor"])
         self._stream = self._stream.resumed(cursor)
         self._batches = MicroBatches(self._stream, self._topology, cursor, stride)
+        self._made.clear()
         self._state = state
 
     def close(self) -> None:
         """Stop the threads."""
         self._batches.close()
+        self._made.clear()
 
 
 def as_tensors(batch: dict[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     itemsize = max(source.token_dtype.itemsize for source in stream.sources)
     tokens = int(plan.totals.taken_tokens.sum())
     share = min(1.0, amplification / topology.dp_size)
-    batch_bytes = config.batch.micro_batch_size * config.seq_length * 28 * (config.loader.prefetch + 2)
+    # Of those that are made at once, some are being made and some in use while those that are prefetched wait.
+    batches = config.loader.prefetch + 2 * stream.micro_batches_at_once(plan.seq_length)
+    batch_bytes = config.batch.micro_batch_size * plan.seq_length * 28 * batches
     resident = int(2 * tokens * itemsize * share) + 2 * len(plan.pieces) * _BYTES_OF_A_PIECE + batch_bytes
     return Forecast(stream.planner.rounds, plan.windows, len(plan), padding, amplification, resident, _hash(plan))
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from streampipe.address import Addressed
 from streampipe.assemble.batch import NO_MARKS, Paper, assemble
-from streampipe.assemble.fim import Marks, transform
+from streampipe.assemble.fim import transform
 from streampipe.assemble.fim_copies import counted
+from streampipe.assemble.fim_cuts import Counts
 from streampipe.assemble.megatron_windows import transform_windows
 from streampipe.assemble.segments import FRAME, Frames, Ground, joined, lay_out
 from streampipe.cursor import Cursor
@@ -50,7 +51,7 @@ class RankSteps:
     @cached_property
     def before(self) -> list[dict[str, Any]]:
         """The cursor of each step's beginning."""
-        return [self.stream.cursor(step.before).to_dict() for step in self.steps]
+        return [self.stream.state(step.before) for step in self.steps]
 
     @cached_property
     def micro_batches(self) -> int:
@@ -82,7 +83,7 @@ def rank_steps(
     Args:
         stream: the stream.
         topology: the rank.
-        steps: over all ranks; several only where `goes_with` says so of each and the one before.
+        steps: over all ranks; as `Schedule.several` gives them; one where steps pack documents.
         rounds: of the steps' spans.
     """
     batch = stream.config.batch
@@ -168,7 +169,8 @@ def micro_batches_of(
     size, seq_length = share.micro_batch_size, share.steps[0].seq_length
     ground = share.ground.between(numbers.start * size, numbers.stop * size)
     views: Frames = share.views()
-    marks, counts = NO_MARKS, [{} for _ in numbers]
+    marks = NO_MARKS
+    counts: list[dict[int, Counts]] = [{}] * len(numbers)
     if ground.copies is not None:
         counts = counted(ground.table, ground.first[::size], stream.fim_sources)
     elif stream.fim_sources or stream.fim_windows is not None:
@@ -200,7 +202,7 @@ def _place(batch: dict[str, Any], topology: Topology, share: RankSteps, step: in
     batch["step_loss_tokens"] = share.loss_tokens[step]
     batch["step"], batch["micro_batch"], batch["num_micro_batches"] = plan.before.step, number, micro_batches
     if number + 1 == micro_batches:
-        batch["cursor"] = share.stream.cursor(plan.after).to_dict()
+        batch["cursor"] = share.stream.state(plan.after)
     else:
         within = [number + 1, topology.dp_size, share.micro_batch_size, plan.global_batch_size]
         batch["cursor"] = {**share.before[step], "within": within}

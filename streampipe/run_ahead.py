@@ -34,13 +34,11 @@ from streampipe.stream import Stream
 # While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training
 # loop, which shares the interpreter lock, does not feel it. Measured in benchmarks/README.md.
 _BREATH = 0.002
-# A batch is made ahead when the consumer has not come back for this long; while it comes back at once, whether it does
+# Batches are made ahead when the consumer has not come back for this long; while it comes back at once, whether it does
 # is looked at less and less often, since each look takes the interpreter lock from it.
 _LEAD, _LONGEST_LEAD = 0.0005, 0.008
 # Jobs whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
 _JOBS_AHEAD = 4096
-# Positions that are assembled at once: what each call of Python and numpy costs is shared by small micro batches.
-_POSITIONS_AT_ONCE = 2**17
 # Small steps are cut out of their round together, this many times what is assembled at once.
 _CUT_AT_ONCE = 4
 
@@ -111,9 +109,9 @@ class PlannedRounds:
 
 @dataclass(frozen=True)
 class _Item:
-    """A batch; or the end; or an error."""
+    """Batches made at once; or the end, without any; or an error."""
 
-    batch: dict[str, Any] | None
+    batches: list[dict[str, Any]]
     error: BaseException | None = None
 
 
@@ -135,11 +133,12 @@ class _Pipeline:
         self.addressed: dict[int, Addressed] = {}
         self.schedule = Schedule(stream.planner, stream.place(cursor), self._plan_of)
         self.ready: deque[_Item] = deque()
-        self.room = Event()  # set when a batch that was ready has been taken
+        self.room = Event()  # set when batches that were ready have been taken
         self.stopped = Event()
         self._asking = False
-        self._making = Lock()  # whoever holds it makes the next batch
-        self._batch_by_batch = self._batches()
+        self._left = 0.0  # when the consumer was last given something
+        self._making = Lock()  # whoever holds it makes the next batches
+        self._coming = self._batches()
         self._last: _Item | None = None
 
     def start(self) -> None:
@@ -152,7 +151,7 @@ class _Pipeline:
         self.reader.close()
 
     def next(self) -> "_Item":
-        """Return a batch that is ready, or make one here and now."""
+        """Return batches that are ready, or make some here and now."""
         self._asking = True
         try:
             while not self.ready:
@@ -162,40 +161,46 @@ class _Pipeline:
             self.room.set()
             return self.ready.popleft()
         finally:
+            self._left = time.perf_counter()
             self._asking = False
 
     def _make_ahead(self) -> None:
-        """Make batches while the consumer is busy with the last one.
+        """Make batches while the consumer is busy with the last ones.
 
-        A consumer that comes back at once makes its own: handing a batch over from thread to thread would take longer.
+        A consumer that comes back at once makes its own: handing them over from thread to thread would take longer.
         """
         lead = _LEAD
         while not self.stopped.is_set() and self._last is None:
-            if len(self.ready) >= self.stream.config.loader.prefetch:
+            if self._enough():
                 self.room.wait()
                 self.room.clear()
                 continue
             time.sleep(lead)
-            lead = min(2 * lead, _LONGEST_LEAD) if self._asking else _LEAD
-            if not self._asking:
-                with self._making:
-                    if not self.ready or len(self.ready) < self.stream.config.loader.prefetch:
-                        self.ready.append(self._make())
+            if self._asking or time.perf_counter() - self._left < _LEAD:
+                lead = min(2 * lead, _LONGEST_LEAD)
+                continue
+            lead = _LEAD
+            with self._making:
+                if not self._enough():
+                    self.ready.append(self._make())
+
+    def _enough(self) -> bool:
+        return sum(len(item.batches) for item in self.ready) >= self.stream.config.loader.prefetch
 
     def _make(self) -> "_Item":
-        """Make the next batch; the end and an error are made again and again."""
+        """Make the next batches; the end and an error are made again and again."""
         if self._last is None:
             try:
-                batch = next(self._batch_by_batch, None)
+                batches = next(self._coming, None)
             except BaseException as error:
-                self._last = _Item(None, error)
+                self._last = _Item([], error)
             else:
-                if batch is not None:
-                    return _Item(batch)
-                self._last = _Item(None)
+                if batches is not None:
+                    return _Item(batches)
+                self._last = _Item([])
         return self._last
 
-    def _batches(self) -> Iterator[dict[str, Any]]:
+    def _batches(self) -> Iterator[list[dict[str, Any]]]:
         coming: deque[_Job] = deque()
         jobs = self._jobs()
         while True:
@@ -211,7 +216,7 @@ class _Pipeline:
             job = coming.popleft()
             for read in job.reads:
                 read.result()
-            yield from micro_batches_of(self.stream, self.topology, job.share, job.numbers, self.buffers)
+            yield micro_batches_of(self.stream, self.topology, job.share, job.numbers, self.buffers)
             self.reader.consumed(job.raw_bytes)
 
     def _plan_of(self, number: int, first: int) -> RoundPlan:
@@ -240,26 +245,15 @@ class _Pipeline:
 
     def _next_steps(self) -> list[StepPlan]:
         """Return the next step, with those behind it that can be cut out of the same round at once; [] at the end."""
-        batch = self.stream.config.batch
-        at_once = self._at_once(self.schedule.seq_length())
-        most = _CUT_AT_ONCE * at_once * batch.micro_batch_size * self.topology.dp_size
-        steps: list[StepPlan] = []
-        while True:
-            place = self.schedule.place
-            size = self.stream.size_of_step(place)
-            if steps and not ((len(steps) + 1) * size <= most and steps[-1].goes_with(place, size)):
-                return steps
-            if (step := self.schedule.next(size)) is None:
-                return steps
-            steps.append(step)
-            if batch.batch_by == "documents":
-                return steps
+        batch, place = self.stream.config.batch, self.schedule.place
+        if batch.batch_by == "documents":
+            return self.schedule.several(self.stream.size_of_step, 1)
+        rows = self._at_once(self.schedule.seq_length()) * batch.micro_batch_size * self.topology.dp_size
+        return self.schedule.several(self.stream.size_of_step, _CUT_AT_ONCE * rows // self.stream.size_of_step(place))
 
     def _at_once(self, seq_length: int) -> int:
         """Return how many micro batches are assembled at once."""
-        if self.stride.workers > 1 or self.stream.changes_tokens:
-            return 1
-        return max(1, _POSITIONS_AT_ONCE // (self.stream.config.batch.micro_batch_size * seq_length))
+        return 1 if self.stride.workers > 1 else self.stream.micro_batches_at_once(seq_length)
 
     def _job(self, share: RankSteps, numbers: range) -> _Job:
         """Ask for the frames that nobody has asked for yet, source by source."""
@@ -309,7 +303,10 @@ def _placer(
 
 
 class MicroBatches:
-    """An iterator over the micro batches of one rank, as dicts of numpy arrays. Threads start with the first `next`."""
+    """An iterator over the micro batches of one rank, dicts of numpy arrays, in lists of those that were made at once.
+
+    Threads start with the first `next`.
+    """
 
     def __init__(self, stream: Stream, topology: Topology, cursor: Cursor, stride: Stride | None = None) -> None:
         self._pipeline = _Pipeline(stream, topology, cursor, stride or Stride())
@@ -321,7 +318,7 @@ class MicroBatches:
     def __iter__(self) -> "MicroBatches":
         return self
 
-    def __next__(self) -> dict[str, Any]:
+    def __next__(self) -> list[dict[str, Any]]:
         if self._error is not None:
             raise self._error
         if self._ended:
@@ -330,8 +327,8 @@ class MicroBatches:
             self._pipeline.start()
             self._started = True
         item = self._pipeline.next()
-        if item.batch is not None:
-            return item.batch
+        if item.batches:
+            return item.batches
         self._finalizer()
         if item.error is None:
             self._ended = True

@@ -10,13 +10,16 @@ from streampipe.address import Addressed, address
 from streampipe.assemble.fim import SourceFim
 from streampipe.assemble.megatron_windows import MegatronWindows
 from streampipe.config import StreamConfig
-from streampipe.cursor import Cursor, Within
+from streampipe.cursor import Cursor, SourcePast, Within
 from streampipe.fim_opening import NO_FIM, OpenedFim, open_fim
 from streampipe.opening import OpenedSource, open_sources
 from streampipe.plan.planner import Planner
 from streampipe.plan.schedule import COUNTED, Place
 from streampipe.resume import plan_run
 from streampipe.step_size import step_size
+
+# What a micro batch costs falls until about 2^18 positions are assembled at once: benchmarks/README.md, Reading.
+_POSITIONS_AT_ONCE = 2**18
 
 
 class Stream:
@@ -50,6 +53,7 @@ class Stream:
         self._from_the_start = cursor is None
         self._pasts: tuple[int, Any] = (-1, None)
         self._start: Cursor | None = None
+        self._state: dict[str, Any] | None = None  # of some place in the round that was last asked for
         self.stored_dtype: np.dtype[Any] = np.dtype(f"u{max(source.token_dtype.itemsize for source in sources)}")
         tokenizer = sources[0].tokenizer
         self.pad_id = next((i for i in (tokenizer.pad_id, tokenizer.eos_id) if i is not None), 0)
@@ -68,6 +72,16 @@ class Stream:
     def changes_tokens(self) -> bool:
         """Whether pieces are changed by what their tokens are, so that each micro batch is made by itself."""
         return self.fim_windows is not None or (bool(self.fim_sources) and self._fim.planned is None)
+
+    def micro_batches_at_once(self, seq_length: int) -> int:
+        """Return how many micro batches are assembled at once: small ones together, no more than are prefetched.
+
+        What each call of Python and numpy costs is then shared by them.
+        """
+        if self.changes_tokens:
+            return 1
+        positions = self.config.batch.micro_batch_size * seq_length
+        return max(1, min(self.config.loader.prefetch, _POSITIONS_AT_ONCE // positions))
 
     @property
     def planner(self) -> Planner:
@@ -114,16 +128,10 @@ class Stream:
 
     def cursor(self, place: Place, within: Within | None = None) -> Cursor:
         """Return the cursor of a step border, or of a place within the step that begins there."""
-        if self._pasts[0] != place.round:
-            self._pasts = place.round, self._run.past(place.round)
-        stream, pasts, phase, segment = self._pasts[1]
-        sources = {
-            source.name: msgspec.structs.replace(pasts[source.name], **dict(zip(COUNTED, counts, strict=True)))
-            for source, counts in zip(self.sources, place.counts.tolist(), strict=True)
-        }
+        stream, _, phase, segment = self._past(place.round)
         return Cursor(
             stream=stream,
-            sources=sources,
+            sources=self._sources(place),
             phase=phase,
             segment=segment,
             round=place.round,
@@ -134,6 +142,31 @@ class Stream:
             skipped=place.skipped,
             within=within,
         )
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """Return `cursor(place).to_dict()`; inside a round only what changes there is filled in."""
+        if self._state is None or self._state["round"] != place.round:
+            self._state = self.cursor(place).to_dict()
+        return {
+            **self._state,
+            "sources": msgspec.to_builtins(self._sources(place), order="sorted"),
+            "offset": place.offset,
+            "sequences": place.sequences,
+            "positions": place.positions,
+            "step": place.step,
+        }
+
+    def _sources(self, place: Place) -> dict[str, SourcePast]:
+        pasts = self._past(place.round)[1]
+        return {
+            source.name: msgspec.structs.replace(pasts[source.name], **dict(zip(COUNTED, counts, strict=True)))
+            for source, counts in zip(self.sources, place.counts.tolist(), strict=True)
+        }
+
+    def _past(self, round_: int) -> Any:
+        if self._pasts[0] != round_:
+            self._pasts = round_, self._run.past(round_)
+        return self._pasts[1]
 
     def plan_round(self, number: int, breathe: Callable[[], None], first: int) -> Addressed:
         """Plan a round and look up where its pieces lie; `first` is the sequences of the run before it."""

@@ -61,9 +61,8 @@ def assemble(
             arrays[field] = writer.labels(tokens)
         elif field != "tokens":
             arrays[field] = getattr(writer, field)()
-    shape = (paper.sheets, paper.rows, paper.seq_length)
-    if config.layout == "thd":
-        shape = (paper.sheets, paper.rows * paper.seq_length)
+    row = (paper.rows, paper.seq_length) if config.layout == "sbhd" else (paper.rows * paper.seq_length,)
+    shape = (paper.sheets, *row)
     names, columns = [*arrays], [array.reshape(shape) for array in arrays.values()]
     batches: list[dict[str, Any]] = [dict(zip(names, own, strict=True)) for own in zip(*columns, strict=True)]
     # Where the segments of each micro batch begin, and those of the last one end.
@@ -212,9 +211,9 @@ class _Writer:
         if self._aligned:
             labels.data[:-1] = tokens.data[1:]
             labels[self._ends - 1] = IGNORED
-            for piece in self._going_on.tolist():
-                frame, offset, length = self._table[FRAME : LENGTH + 1, piece].tolist()
-                labels[self._ends[piece] - 1] = self._frames[frame][offset + length]
+            frame, offset, length = self._table[FRAME : LENGTH + 1, self._going_on]
+            targets = zip(frame.tolist(), (offset + length).tolist(), strict=True)
+            labels[self._ends[self._going_on] - 1] = [self._frames[number][at] for number, at in targets]
         else:
             labels[:] = tokens
             labels[self._begins] = IGNORED

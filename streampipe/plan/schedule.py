@@ -67,12 +67,6 @@ class StepPlan:
         """Positions of each sequence."""
         return self.spans[0].plan.seq_length
 
-    def goes_with(self, place: Place, size: int) -> bool:
-        """Return whether the step of `size` sequences that begins at a place is cut as this one, and in its round."""
-        plan = self.spans[-1].plan
-        alone = len(self.spans) == 1 and size == self.global_batch_size == self.spans[0].last - self.spans[0].first
-        return alone and place.round == plan.round and place.offset + size <= len(plan)
-
     def costs_of_ranks(self, dp_size: int) -> NDArray[np.int64]:
         """Return what each rank's sequences cost, in the order of its micro batches: int64 [dp_size, rows]."""
         costs = self.costs_of_all()
@@ -183,6 +177,34 @@ class Schedule:
         sequences = before.sequences + global_batch_size
         self.place = Place(round_, offset, sequences, before.step + 1, counts, positions, before.skipped)
         return StepPlan(before, self.place, tuple(spans), global_batch_size)
+
+    def several(self, size_of: Callable[[Place], int], most: int) -> list[StepPlan]:
+        """Return the next step, and those behind it that are cut out of the same round alike; [] at the end.
+
+        Args:
+            size_of: says how many sequences the step has that begins at a place.
+            most: how many steps at most.
+        """
+        size = size_of(self.place)
+        if (step := self.next(size)) is None:
+            return []
+        steps, place, plan = [step], self.place, step.spans[-1].plan
+        count = min(most - 1, (len(plan) - place.offset - 1) // size)  # none that ends the round
+        if count < 1 or place.round != plan.round or step.spans[0].last - step.spans[0].first < size:
+            return steps
+        offsets = place.offset + size * np.arange(count + 1)
+        counts = np.repeat(place.counts[None], count + 1, axis=0)
+        for column, sums in enumerate((plan.running.tokens[offsets], plan.running.documents[offsets])):
+            counts[:, :, column] += sums - sums[0]
+        for number in range(1, count + 1):
+            if size_of(place) != size:
+                break
+            offset, sequences = place.offset + size, place.sequences + size
+            positions = place.positions + size * plan.seq_length
+            after = Place(place.round, offset, sequences, place.step + 1, counts[number], positions, place.skipped)
+            steps.append(StepPlan(place, after, (Span(plan, place.offset, offset),), size))
+            self.place = place = after
+        return steps
 
     def _planned(self, round_: int, first: int) -> RoundPlan:
         if self._round is None or self._round.round != round_:

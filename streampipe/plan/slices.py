@@ -26,7 +26,8 @@ def share_of_rank(
     """Return one rank's row of `shares_of_ranks` for each of several steps, without the other ranks'.
 
     Args:
-        columns, costs: int64 [steps, global_batch_size].
+        columns: int64 [steps, global_batch_size], the column of each sequence, in canonical order.
+        costs: int64, likewise.
         dp_size: divides `global_batch_size`.
         dp_rank: the rank.
 

@@ -207,7 +207,9 @@ def test_micro_batches_made_at_once_equal_each_made_alone(made, labels, masked, 
     parts = segments(pieces, multiple)
     if masked:
         ends = [data.draw(st.integers(0, piece[3])) for piece in pieces]
-        parts = replace(parts, trained=np.array([(n, 0, end) for n, end in enumerate(ends) if end]).reshape(-1, 3))
+        parts = replace(
+            parts, trained=np.array([(n, 0, end) for n, end in enumerate(ends) if end], np.int64).reshape(-1, 3)
+        )
     ground = lay_out(parts, rows, 24, 3)
     config = BatchConfig(fields=ALL, labels=labels)
     at_once = assemble_views(ground, frames, Paper(rows, 1, 24, 3), config, FrameBuffers())

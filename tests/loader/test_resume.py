@@ -12,6 +12,8 @@ from streams import CODE, SEQ_LENGTH, WEB, raw_stream, stream_of, write_source
 
 from streampipe import CursorMismatchError, StreamConfig, Topology, build_loader, config_from
 from streampipe.cursor import read_cursor
+from streampipe.plan.schedule import Schedule
+from streampipe.stream import open_stream
 from streampipe.tools.digest import digest_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -63,6 +65,16 @@ def test_a_cursor_of_thirty_sources_takes_under_4_kib(tmp_path: Path) -> None:
     state |= {"segment": [10**6, [10**12] * 30], "positions": 10**13}
     state |= {"round": 10**7, "offset": 10**5, "sequences": 10**9, "step": 10**7}
     assert len(read_cursor(state).to_json()) < 4096
+
+
+def test_a_state_is_the_cursor_of_its_place(corpora: Path) -> None:
+    stream = open_stream(stream_of(corpora))
+    schedule, rounds = Schedule(stream.planner, stream.place(stream.start())), set()
+    while len(rounds) < 4:
+        for place in (schedule.place, schedule.several(stream.size_of_step, 3)[-1].after):
+            rounds.add(place.round)
+            assert stream.state(place) == stream.cursor(place).to_dict()
+            assert [*stream.state(place)] == [*stream.cursor(place).to_dict()]
 
 
 def test_the_cursor_holds_no_path(corpora: Path) -> None:

@@ -147,6 +147,42 @@ def test_steps_hold_the_sequences_of_the_rounds_in_order(sources, policy, global
     assert tokens == sum(corpus.shard_tokens.sum() for corpus in sources) * epochs
 
 
+@given(
+    st.lists(corpora(longest=40), min_size=1, max_size=2),
+    POLICIES,
+    st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    st.integers(1, 7),
+    st.integers(0, 2),
+)
+def test_several_steps_at_once_are_the_steps_one_after_another(sources, policy, sizes, most, epochs):
+    plans = planner(sources, policy=policy, epochs=[epochs or None] * len(sources))
+
+    def size_of(place):
+        return sizes[min(place.step // 5, len(sizes) - 1)]
+
+    start = Place(0, 0, 0, 0, np.zeros((len(sources), 5), np.int64))
+    at_once, alone = Schedule(plans, start), Schedule(plans, start)
+    for _ in range(20):
+        steps = at_once.several(size_of, most)
+        assert len(steps) <= most
+        for step in steps:
+            expected = alone.next(size_of(alone.place))
+            for border in ("before", "after"):
+                ours, theirs = dict(vars(getattr(step, border))), dict(vars(getattr(expected, border)))
+                assert ours.pop("counts").tolist() == theirs.pop("counts").tolist()
+                assert ours == theirs
+            spans = [(span.plan.round, span.first, span.last) for span in expected.spans]
+            assert [(span.plan.round, span.first, span.last) for span in step.spans] == spans
+            assert step.global_batch_size == expected.global_batch_size
+            if len(steps) > 1:
+                assert len(spans) == 1, "those cut out together lie in one round"
+        if not steps:
+            assert alone.next(size_of(alone.place)) is None
+            return
+        assert vars(at_once.place).keys() == vars(alone.place).keys()
+        assert at_once.place.offset == alone.place.offset
+
+
 def test_overlong_error_names_counts_and_cures():
     with pytest.raises(DocumentTooLongError, match=r"2 documents are longer than seq_length 16 \(the longest has 30"):
         planner([Corpus([[[5, 17, 30]]])], epochs=[1], overlong="error").round(0)
