@@ -36,7 +36,7 @@ from streampipe.stream import Stream
 _BREATH = 0.002
 # Batches are made ahead when the consumer has not come back for this long; while it comes back at once, whether it does
 # is looked at less and less often, since each look takes the interpreter lock from it.
-_LEAD, _LONGEST_LEAD = 0.0005, 0.008
+_LEAD, _LONGEST_LEAD = 0.002, 0.008
 # Jobs whose frames are asked for before they are assembled; the budget of the reader usually ends it sooner.
 _JOBS_AHEAD = 4096
 # Small steps are cut out of their round together, this many times what is assembled at once.
