@@ -17,16 +17,14 @@ from streampipe.shards.frame_index import FrameIndex
 
 @dataclass(frozen=True)
 class Addressed:
-    """A round whose pieces know where their tokens lie: N sequences, O frames and X more.
-
-    Of these the last is padding; before it stand the ids between the parts of pieces, where these are planned.
+    """A round whose pieces know where their tokens lie: N sequences, O frames and one more, of padding.
 
     Attributes:
         plan: the round.
         ground: its sequences, one a row, laid out as `slot` has it, and behind them a row without a piece.
         trained_before: int64 [N + 1], trained positions of the sequences before each.
         raw_bytes: int64 [O], decoded size of each frame.
-        asked: bool [O + X], whether a frame is being read or has been; views: the decoded frames, filled in as they
+        asked: bool [O + 1], whether a frame is being read or has been; views: the decoded frames, filled in as they
             come.
     """
 
@@ -100,18 +98,17 @@ def address(
         trained_count=None if pieces.fim is None else count,
         fragments=None if pieces.fragments is None else pieces.fragments.table(),
     )
-    always = [padding] if fim is None else [fim.ids, padding]
-    pad_frame = len(frames) + len(always) - 1
+    pad_frame = len(frames)
     ground = lay_out(segments, len(plan) + 1, plan.seq_length, pad_frame, one_per_row=config.layout == "sbhd")
     if fim is not None:
-        ground = with_copies(ground, fim, len(frames), pad_frame, aligned=aligned)
+        ground = with_copies(ground, fim, pad_frame, aligned=aligned)
     return Addressed(
         plan,
         ground,
         sums_before(count, plan.sequence_start),
         raw_bytes,
         np.arange(pad_frame + 1) >= len(frames),
-        [*[None] * len(frames), *always],
+        [*[None] * len(frames), padding],
     )
 
 

@@ -91,19 +91,21 @@ def rank_steps(
         ground, sequence_ids = _packed_share(stream, topology, steps[0], rounds)
     else:
         rows = rows_of_rank(steps, topology.dp_size, topology.dp_rank)
-        ground = _ground_of(steps, rounds, rows)
-        sequence_ids = (rows + np.array([[step.before.sequences] for step in steps])).reshape(-1)
+        rows += steps[0].global_batch_size * np.arange(len(steps))[:, None]
+        rows = rows.reshape(-1)
+        ground, sequence_ids = _ground_of(steps, rounds, rows), steps[0].before.sequences + rows
     loss_tokens = _trained(steps, rounds)
     return RankSteps(steps, sequence_ids, ground, batch.micro_batch_size, rounds, loss_tokens, stream)
 
 
 def _trained(steps: Sequence[StepPlan], rounds: tuple[Addressed, ...]) -> list[int]:
-    total = np.zeros(len(steps), np.int64)
-    for number, round_ in enumerate(rounds):
-        spans = [step.spans[number] for step in steps]
-        sums = round_.trained_before
-        total += sums[[span.last for span in spans]] - sums[[span.first for span in spans]]
-    # A step of documents of one token trains nothing; divided by 1 its loss is 0, not NaN.
+    """Count the trained tokens of each step; 1 for one of documents of one token: its loss is 0 then, not NaN."""
+    if len(steps) > 1:
+        first, last = steps[0].spans[0].first, steps[-1].spans[0].last
+        total = np.diff(rounds[0].trained_before[first : last + 1 : steps[0].global_batch_size])
+    else:
+        pairs = zip(steps[0].spans, rounds, strict=True)
+        total = np.array([sum(of.trained_before[span.last] - of.trained_before[span.first] for span, of in pairs)])
     trained: list[int] = np.maximum(total, 1).tolist()
     return trained
 
@@ -112,20 +114,20 @@ def _ground_of(steps: Sequence[StepPlan], rounds: tuple[Addressed, ...], rows: N
     """Return sequences of steps, in the order asked for; those behind the spans of a step are empty.
 
     Args:
-        steps: several only if each lies in the same round.
+        steps: several only if they lie in the same round.
         rounds: of the spans.
-        rows: int64 [steps, rows], numbers of sequences inside each step.
+        rows: int64, which sequences, counted from the first of the first step.
     """
     last, empty = steps[-1].spans[-1], len(steps[-1].spans[-1].plan)
     if len(rounds) == 1:
-        own = rows + np.array([[step.spans[0].first] for step in steps])
+        own = rows + steps[0].spans[0].first
         own[own >= last.last] = empty
-        return rounds[0].ground.take(own.reshape(-1))
+        return rounds[0].ground.take(own)
     spans = steps[0].spans
     parts = [round_.ground.between(span.first, span.last) for span, round_ in zip(spans, rounds, strict=True)]
     shifts = np.cumsum([0, *(len(round_.views) for round_ in rounds[:-1])]).tolist()
     whole = joined([*parts, rounds[-1].ground.between(empty, empty + 1)], [*shifts, shifts[-1]])
-    return whole.take(np.minimum(rows[0], len(whole.first) - 2))
+    return whole.take(np.minimum(rows, len(whole.first) - 2))
 
 
 def _packed_share(
@@ -144,7 +146,7 @@ def _packed_share(
     ids[rows] = step.before.sequences + order[starts[dealt[rows]]]
     documents = np.concatenate([np.empty(0, np.int64), *parts])
     row = np.repeat(rows, [len(part) for part in parts])
-    pieces = _ground_of([step], rounds, documents[None]).pieces()
+    pieces = _ground_of([step], rounds, documents).pieces()
     pieces = replace(pieces, row=row[pieces.row])
     return lay_out(pieces, len(dealt), step.seq_length, _pad_frame(rounds)), ids
 

@@ -10,7 +10,7 @@ from streampipe.address import Addressed, address
 from streampipe.assemble.fim import SourceFim
 from streampipe.assemble.megatron_windows import MegatronWindows
 from streampipe.config import StreamConfig
-from streampipe.cursor import Cursor, SourcePast, Within
+from streampipe.cursor import Cursor, Within
 from streampipe.fim_opening import NO_FIM, OpenedFim, open_fim
 from streampipe.opening import OpenedSource, open_sources
 from streampipe.plan.planner import Planner
@@ -128,10 +128,16 @@ class Stream:
 
     def cursor(self, place: Place, within: Within | None = None) -> Cursor:
         """Return the cursor of a step border, or of a place within the step that begins there."""
-        stream, _, phase, segment = self._past(place.round)
+        if self._pasts[0] != place.round:
+            self._pasts = place.round, self._run.past(place.round)
+        stream, pasts, phase, segment = self._pasts[1]
+        sources = {
+            source.name: msgspec.structs.replace(pasts[source.name], **dict(zip(COUNTED, counts, strict=True)))
+            for source, counts in zip(self.sources, place.counts.tolist(), strict=True)
+        }
         return Cursor(
             stream=stream,
-            sources=self._sources(place),
+            sources=sources,
             phase=phase,
             segment=segment,
             round=place.round,
@@ -144,29 +150,22 @@ class Stream:
         )
 
     def state(self, place: Place) -> dict[str, Any]:
-        """Return `cursor(place).to_dict()`; inside a round only what changes there is filled in."""
+        """Return `cursor(place).to_dict()`; inside a round only what changes there is filled in.
+
+        Of a source these are its counts, the last of what `SourcePast` lists.
+        """
         if self._state is None or self._state["round"] != place.round:
             self._state = self.cursor(place).to_dict()
+        heads = self._state["sources"]
+        pasts = zip(self.sources, place.counts.tolist(), strict=True)
         return {
             **self._state,
-            "sources": msgspec.to_builtins(self._sources(place), order="sorted"),
+            "sources": {source.name: [*heads[source.name][: -len(COUNTED)], *counts] for source, counts in pasts},
             "offset": place.offset,
             "sequences": place.sequences,
             "positions": place.positions,
             "step": place.step,
         }
-
-    def _sources(self, place: Place) -> dict[str, SourcePast]:
-        pasts = self._past(place.round)[1]
-        return {
-            source.name: msgspec.structs.replace(pasts[source.name], **dict(zip(COUNTED, counts, strict=True)))
-            for source, counts in zip(self.sources, place.counts.tolist(), strict=True)
-        }
-
-    def _past(self, round_: int) -> Any:
-        if self._pasts[0] != round_:
-            self._pasts = round_, self._run.past(round_)
-        return self._pasts[1]
 
     def plan_round(self, number: int, breathe: Callable[[], None], first: int) -> Addressed:
         """Plan a round and look up where its pieces lie; `first` is the sequences of the run before it."""

@@ -118,7 +118,7 @@ class _Writer:
         self._buffers, self._marks, self._frames = buffers, marks, frames
         self._dtype = np.dtype(config.token_dtype)
         self._aligned = config.labels == "aligned"
-        self._copies = ground.copies
+        self._copies, self._patches = ground.copies, ground.patches
         self._table = table = ground.table
         self._room, length, source = table[ROOM], table[LENGTH], table[SOURCE]
         self._borders = np.zeros(len(length) + 1, np.int32)
@@ -200,6 +200,9 @@ class _Writer:
             parts = [part for pair in zip(parts, (padding[:room] for room in spare), strict=True) for part in pair]
         tokens = self._array(self._dtype)
         tokens[:] = np.frombuffer(b"".join(parts), form)
+        if self._patches is not None:
+            segment, position, ids = self._patches.T
+            tokens[self._begins[segment] + position] = ids
         return tokens
 
     def labels(self, tokens: NDArray[Any]) -> NDArray[Any]:

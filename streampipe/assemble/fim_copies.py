@@ -1,25 +1,33 @@
 """Cuts at token borders, planned for a whole round: no token decides anything of them, so a micro batch only copies.
 
 Where a piece is cut hangs on its choice and its length alone. So the slices of frames that it is made of are listed
-before any frame is read; the ids that stand between parts are slices of one more frame, which is always there.
+before any frame is read. The ids that stand between parts are written over what was copied: the slice of a part begins
+as many tokens earlier as stand before it.
 `assemble.fim.transform` makes the same of the tokens, piece by piece, and serves where more must be known of parts.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, SourceFim
+from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
 from streampipe.assemble.fim_cuts import Counts
 from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground
 from streampipe.rng import sorted_cuts
 
-_PREFIX, _SUFFIX, _MIDDLE = 1, 2, 3
-# What is copied at once: from the beginning of one part to the end of another, or a slice of the ids.
-_Item = tuple[int, int] | slice
+_NOTHING, _PREFIX, _SUFFIX, _MIDDLE = 0, 1, 2, 3
+
+
+class _Run(NamedTuple):
+    """What is copied at once: the ids before it, then from the beginning of one part to the end of another."""
+
+    ids: list[int]
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -28,68 +36,70 @@ class PlannedFim:
 
     Attributes:
         sources: by source number.
-        ids: what stands between parts, in all orders of all sources, one after the other.
         orders: by source number and choice, what stands one after the other.
     """
 
     sources: Mapping[int, SourceFim]
-    ids: memoryview
-    orders: Mapping[tuple[int, int], tuple[_Item, ...]]
+    orders: Mapping[tuple[int, int], list[_Run]]
 
 
 def planned_fim(sources: Mapping[int, SourceFim]) -> PlannedFim:
-    """Collect the ids that stand between parts; those of all sources have one format."""
-    views: list[memoryview] = []
-    orders: dict[tuple[int, int], tuple[_Item, ...]] = {}
-    at = 0
-    for number, own in sources.items():
-        for choice, order in enumerate(own.orders, 1):
-            items: list[_Item] = []
-            for _, group in groupby(order.items, key=type):
-                kinds: list[int] = []
-                begin = at
-                for item in group:
-                    if isinstance(item, memoryview):
-                        views.append(item)
-                        at += len(item)
-                    else:
-                        kinds.append(item)
-                items += _at_once(kinds) if kinds else [slice(begin, at)]
-            orders[number, choice] = tuple(items)
-    return PlannedFim(sources, memoryview(b"".join(views)).cast(views[0].format), orders)  # type: ignore[call-overload]
+    """List what is copied at once in each order of each source."""
+    orders = {
+        (number, choice): _runs(order) for number, own in sources.items() for choice, order in enumerate(own.orders, 1)
+    }
+    return PlannedFim(sources, orders)
 
 
-def _at_once(kinds: list[int]) -> list[_Item]:
+def _runs(order: Order) -> list[_Run]:
+    runs: list[_Run] = []
+    ids: list[int] = []
+    for _, group in groupby(order.items, key=type):
+        kinds: list[int] = []
+        for item in group:
+            if isinstance(item, memoryview):
+                ids += item.tolist()
+            else:
+                kinds.append(item)
+        if kinds:
+            (first, last), *more = _at_once(kinds)
+            runs += [_Run(ids, first, last), *(_Run([], *pair) for pair in more)]
+            ids = []
+    return [*runs, _Run(ids, _NOTHING, _NOTHING)] if ids else runs
+
+
+def _at_once(kinds: list[int]) -> list[tuple[int, int]]:
     """Return the parts as they are copied: a middle behind its prefix is one slice of the document with it."""
     if kinds[-2:] == [_PREFIX, _MIDDLE]:
         return [*((kind, kind) for kind in kinds[:-2]), (_PREFIX, _MIDDLE)]
     return [(kind, kind) for kind in kinds]
 
 
-def with_copies(ground: Ground, fim: PlannedFim, ids_frame: int, pad_frame: int, *, aligned: bool) -> Ground:
+def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: bool) -> Ground:
     """Transform the pieces of a round that the plan chose.
 
     Args:
         ground: of the round, with what the plan drew; rooms hold the pieces as they will be.
         fim: how.
-        ids_frame: the frame that holds `fim.ids`.
         pad_frame: the frame of padding.
         aligned: how labels stand.
 
     Returns:
-        the ground with the lengths that pieces then have, and with `copies`; FRAME and OFFSET still tell where the
-        tokens of a piece lie. A piece that goes on fills a sequence, so none was chosen that does.
+        the ground with the lengths that pieces then have, and with `copies` and `patches`; FRAME and OFFSET still tell
+        where the tokens of a piece lie. A piece that goes on fills a sequence, so none was chosen that does.
     """
     table = ground.table.copy()
     order = table[FIM] & ORDER_BITS
     chosen = np.zeros(table.shape[1], np.bool_)
     copies: list[NDArray[np.int64]] = []
+    patches: list[NDArray[np.int64]] = []
     spans: list[NDArray[np.int64]] = []
-    for (number, choice), items in fim.orders.items():
+    for (number, choice), runs in fim.orders.items():
         own = fim.sources[number]
         rows = np.flatnonzero((table[SOURCE] == number) & (order == choice))
-        lines, last_part = _cut(ground.table[:, rows], rows, own, items, ids_frame)
+        lines, between, last_part = _cut(ground.table[:, rows], rows, own, runs, pad_frame)
         copies.append(lines)
+        patches.append(between)
         chosen[rows] = True
         table[LENGTH, rows] += own.orders[choice - 1].added
         need = table[LENGTH, rows]
@@ -107,34 +117,39 @@ def with_copies(ground: Ground, fim: PlannedFim, ids_frame: int, pad_frame: int,
         made = np.concatenate(spans)
         made[:, 1:] -= aligned
         trained = _sorted([trained[~chosen[trained[:, 0]]], made[made[:, 1] < made[:, 2]]])
-    return Ground(table, ground.first, trained, ground.fragments, _sorted(copies))
+    return Ground(table, ground.first, trained, ground.fragments, _sorted(copies), _sorted(patches))
 
 
 def _cut(
-    table: NDArray[np.int64], rows: NDArray[np.int64], own: SourceFim, items: tuple[_Item, ...], ids_frame: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the copies that pieces of one source and order are made of, and the tokens of each middle and end."""
+    table: NDArray[np.int64], rows: NDArray[np.int64], own: SourceFim, runs: list[_Run], pad_frame: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return what pieces of one source and order are made of: copies, patches, tokens of each middle with its end."""
     word, frame, begin = table[FIM], table[FRAME], table[OFFSET]
     end = begin + table[LENGTH]
     low = begin + own.start * ((word & BEGINNING) > 0)
     high = end - own.end * ((word & END) > 0)
     one, two = sorted_cuts(word.view(np.uint64), high - low).T + low
-    parts = {_PREFIX: (low, one), _SUFFIX: (two, high), _MIDDLE: (one, two)}
+    parts = {_NOTHING: (high, high), _PREFIX: (low, one), _SUFFIX: (two, high), _MIDDLE: (one, two)}
     slices: list[tuple[NDArray[np.int64] | int, NDArray[np.int64] | int, NDArray[np.int64] | int]]
     slices = [(frame, begin, low)]
-    for item in items:
-        if isinstance(item, slice):
-            slices.append((ids_frame, item.start, item.stop))
-        else:
-            slices.append((frame, parts[item[0]][0], parts[item[1]][1]))
+    patches = [np.empty((0, 3), np.int64)]
+    place = low - begin  # where the run begins in the piece
+    for run in runs:
+        lead, first, last = len(run.ids), parts[run.first][0], parts[run.last][1]
+        short = first < lead  # the beginning of a frame: what the ids overwrite is copied from padding
+        if short.any():
+            slices.append((pad_frame, 0, lead * short))
+        slices.append((frame, first - lead * ~short, last))
+        patches += [np.column_stack([rows, place + at, np.full_like(rows, id_)]) for at, id_ in enumerate(run.ids)]
+        place = place + lead + last - first
     slices.append((frame, high, end))
     lines = np.empty((len(rows), len(slices), 4), np.int64)
     lines[:, :, 0] = rows[:, None]
-    for place, columns in enumerate(slices):
-        for number, column in enumerate(columns, 1):
-            lines[:, place, number] = column
+    for number, columns in enumerate(slices):
+        for column, values in enumerate(columns, 1):
+            lines[:, number, column] = values
     flat = lines.reshape(-1, 4)
-    return flat[flat[:, 2] < flat[:, 3]], two - one + end - high
+    return flat[flat[:, 2] < flat[:, 3]], np.concatenate(patches), two - one + end - high
 
 
 def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64]:
@@ -161,8 +176,9 @@ def counted(
         cuts: int64 [micro batches + 1], the segments of micro batch i are `cuts[i]` up to `cuts[i + 1]`.
         sources: those that have fill-in-the-middle.
     """
-    width = 4 * max(sources) + 8
-    kinds = 4 * table[SOURCE] + 4 + (table[FIM] & ORDER_BITS)  # dummy documents, of source -1, are 0
+    others = max(sources) + 1  # sources behind those counted; dummy documents are of source -1
+    width = 4 * (others + 2)
+    kinds = 4 * (np.minimum(table[SOURCE], others) + 1) + (table[FIM] & ORDER_BITS)
     sheets = len(cuts) - 1
     kinds += (np.arange(sheets) * width).repeat(np.diff(cuts))
     found: list[dict[int, Counts]] = []

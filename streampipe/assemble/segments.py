@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Frames = Sequence[memoryview]
+# Lists of what some segments have: int64 [K, 1 + n], sorted; the first number of a line is that of its segment.
+Lines = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Segments:
             their choice, as `plan.fim` drew it; None where no source is split.
         copies: int64 [K, 4], sorted: a piece, and a frame with the tokens `[begin, end)` of it; in their order they
             fill the slot, padding included. None where a piece is one slice: that at `offset`.
+        patches: int64 [M, 3], sorted: a piece, a position of it, and the id that stands there in place of what was
+            copied; None likewise.
     """
 
     row: NDArray[np.int64]
@@ -39,11 +43,12 @@ class Segments:
     source: NDArray[np.int32]
     epoch: NDArray[np.int32]
     document: NDArray[np.int64]
-    trained: NDArray[np.int64] | None = None
+    trained: Lines = None
     fim: NDArray[np.uint64] | None = None
     trained_count: NDArray[np.int64] | None = None
-    fragments: NDArray[np.int64] | None = None
-    copies: NDArray[np.int64] | None = None
+    fragments: Lines = None
+    copies: Lines = None
+    patches: Lines = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -63,15 +68,16 @@ class Ground:
         table: int64 [8 or 10, S]: the columns of `Segments`, by the numbers above. A dummy document is of source, epoch
             and document -1; its tokens fill its room, and are the beginning of a frame of padding.
         first: int64 [rows + 1], the segments of row i are `first[i]` up to `first[i + 1]`.
-        trained, fragments: as `Segments` has them, but of segments.
+        trained, fragments, patches: as `Segments` has them, but of segments.
         copies: likewise, with those of dummy documents.
     """
 
     table: NDArray[np.int64]
     first: NDArray[np.int64]
-    trained: NDArray[np.int64] | None = None
-    fragments: NDArray[np.int64] | None = None
-    copies: NDArray[np.int64] | None = None
+    trained: Lines = None
+    fragments: Lines = None
+    copies: Lines = None
+    patches: Lines = None
 
     def take(self, rows: NDArray[np.int64]) -> "Ground":
         """Return some rows, in the order asked for."""
@@ -82,13 +88,12 @@ class Ground:
         # Rows with 2 and 3 segments that begin at 10 and 40 give 10, 11, 40, 41, 42.
         taken = (begin - first[:-1]).repeat(counts)
         taken += np.arange(len(taken))
-        lists = (_taken(lines, taken) for lines in (self.trained, self.fragments, self.copies))
-        return Ground(self.table.take(taken, axis=1), first, *lists)
+        return Ground(self.table.take(taken, axis=1), first, *(_taken(lines, taken) for lines in self._lists()))
 
     def between(self, begin: int, end: int) -> "Ground":
         """Return the rows `[begin, end)`."""
         low, high = int(self.first[begin]), int(self.first[end])
-        lists = (_between(lines, low, high) for lines in (self.trained, self.fragments, self.copies))
+        lists = (_between(lines, low, high) for lines in self._lists())
         return Ground(self.table[:, low:high], self.first[begin : end + 1] - low, *lists)
 
     def pieces(self) -> Segments:
@@ -102,10 +107,13 @@ class Ground:
         copies = self.copies
         if copies is not None:
             copies = copies[self.table[SOURCE, copies[:, 0]] >= 0]
-        lists = (_renumbered(lines, number) for lines in (self.trained, self.fragments, copies))
-        trained, fragments, copies = lists
+        lists = (_renumbered(lines, number) for lines in (self.trained, self.fragments, copies, self.patches))
+        trained, *others = lists
         fim, count = (more[0].view(np.uint64), more[1]) if more else (None, None)
-        return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, fragments, copies)
+        return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, *others)
+
+    def _lists(self) -> tuple[Lines, ...]:
+        return self.trained, self.fragments, self.copies, self.patches
 
 
 def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
@@ -116,7 +124,7 @@ def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
         table[FRAME] += shift
     firsts = [ground.first[1:] + past for ground, past in zip(grounds, before, strict=False)]
     lists: list[NDArray[np.int64] | None] = []
-    for name in ("trained", "fragments", "copies"):
+    for name in ("trained", "fragments", "copies", "patches"):
         found = [getattr(ground, name) for ground in grounds]
         moved = [_moved(lines, past) for lines, past in zip(found, before, strict=False) if lines is not None]
         if name == "copies":
@@ -159,18 +167,14 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     table[LENGTH, first[tails + 1] - 1] = table[ROOM, first[tails + 1] - 1] = seq_length - used[tails]
     for number, column in enumerate(columns):
         table[number, place] = column
-    lists = (_renumbered(lines, place) for lines in (segments.trained, segments.fragments, segments.copies))
-    trained, fragments, copies = lists
+    old = (segments.trained, segments.fragments, segments.copies, segments.patches)
+    trained, fragments, copies, patches = (_renumbered(lines, place) for lines in old)
     if copies is not None:
         empty = first[tails + 1] - 1
         rest = np.column_stack([empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty]])
         copies = np.concatenate([copies, rest])
         copies = copies[np.argsort(copies[:, 0], kind="stable")]
-    return Ground(table, first, trained, fragments, copies)
-
-
-# Lists of what some segments have: int64 [K, 1 + n], sorted; the first number of a line is that of its segment.
-Lines = NDArray[np.int64] | None
+    return Ground(table, first, trained, fragments, copies, patches)
 
 
 def _taken(lines: Lines, segments: NDArray[np.int64]) -> Lines:

@@ -103,11 +103,15 @@ def rows_of_rank(steps: Sequence[StepPlan], dp_size: int, dp_rank: int) -> NDArr
     """Return which sequences of each step a rank gets, in the order of its micro batches: int64 [steps, rows].
 
     Args:
-        steps: of one size.
-        dp_size: divides it.
+        steps: as `Schedule.several` gives them.
+        dp_size: divides their size.
         dp_rank: the rank.
     """
-    costs = np.stack([step.costs_of_all() for step in steps])
+    if len(steps) == 1:
+        costs = steps[0].costs_of_all()[None]
+    else:
+        span = steps[0].spans[0]
+        costs = span.plan.cost[span.first : steps[-1].spans[0].last].reshape(len(steps), -1)
     if dp_size == 1:  # columns decide nothing
         return dearest_first(costs)
     return share_of_rank(np.stack([step.columns() for step in steps]), costs, dp_size, dp_rank)
@@ -179,7 +183,7 @@ class Schedule:
         return StepPlan(before, self.place, tuple(spans), global_batch_size)
 
     def several(self, size_of: Callable[[Place], int], most: int) -> list[StepPlan]:
-        """Return the next step, and those behind it that are cut out of the same round alike; [] at the end.
+        """Return the next step, and those behind it of the same size that are cut out of the same round; [] at the end.
 
         Args:
             size_of: says how many sequences the step has that begins at a place.
