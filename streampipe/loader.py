@@ -312,7 +312,10 @@ class _Meter:
         self._tokens += tokens
         self._waited += waited
         for name, counts in fim.items():
-            self._fim.setdefault(name, Counter()).update(counts)
+            total = self._fim.setdefault(name, Counter())
+            for what, count in counts.items():
+                if count:  # of ten mostly two or three
+                    total[what] += count
 
     def padding(self) -> float:
         return 1 - self._tokens / self._positions if self._positions else 0.0

@@ -6,6 +6,7 @@ Only the raw 64-bit output of Philox is used, which numpy promises to keep; `Gen
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,26 @@ def raw_words(count: int, *scope: ScopePart) -> NDArray[np.uint64]:
     """
     words = np.random.Philox(key=_philox_key(scope)).random_raw(count)
     return np.asarray(words, dtype=np.uint64)
+
+
+def raw_words_of_each(
+    counts: Sequence[int], places: Sequence[tuple[int, ...]], *scope: ScopePart
+) -> NDArray[np.uint64]:
+    """Return `raw_words(counts[i], *scope, *places[i])` for each i, one after the other: uint64 [sum of counts].
+
+    Giving a generator another key takes 1 µs, making one 10, so one serves the whole call.
+    """
+    generator = np.random.Philox(key=0)
+    state = generator.state
+    head = json.dumps(scope, separators=(",", ":"))[:-1]
+    words = [np.empty(0, np.uint64)]
+    for count, place in zip(counts, places, strict=True):
+        encoded = f"{head},{','.join(map(str, place))}]".encode()
+        key = np.frombuffer(hashlib.blake2b(encoded, digest_size=16).digest(), "<u8")
+        state["state"] = {"counter": np.zeros(4, np.uint64), "key": key}
+        generator.state = state
+        words.append(generator.random_raw(count))
+    return np.concatenate(words)
 
 
 def keyed_permutation(count: int, *scope: ScopePart) -> NDArray[np.int64]:

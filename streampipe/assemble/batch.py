@@ -8,7 +8,19 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.fim import Marks, horizon, label_gaps, part_ids
-from streampipe.assemble.segments import DOCUMENT, EPOCH, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Frames, Ground
+from streampipe.assemble.segments import (
+    DOCUMENT,
+    EPOCH,
+    FRAME,
+    GOES_ON,
+    LENGTH,
+    OFFSET,
+    ROOM,
+    SOURCE,
+    Frames,
+    Ground,
+    Ragged,
+)
 from streampipe.shards.buffers import FrameBuffers
 
 IGNORED = -100
@@ -154,12 +166,12 @@ class _Writer:
     def _array(self, dtype: "np.dtype[Any]") -> NDArray[Any]:
         return np.frombuffer(self._buffers.take(self._positions * dtype.itemsize), dtype)
 
-    def _mark(self, trained: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _mark(self, trained: Ragged) -> NDArray[np.bool_]:
         """Return which positions are trained: +1 where a span begins, -1 where it ends, summed up."""
         edges = np.zeros(self._positions + 1, np.int8)
-        begins = self._begins[trained[:, 0]]
-        np.add.at(edges, begins + trained[:, 1], 1)
-        np.add.at(edges, begins + trained[:, 2], -1)
+        spans = trained.lines + self._begins[trained.of()][:, None]
+        np.add.at(edges, spans[:, 0], 1)
+        np.add.at(edges, spans[:, 1], -1)
         return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
     def boundaries(self, cuts: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -189,7 +201,7 @@ class _Writer:
         """
         table, frames, form = self._table, self._frames, self._frames[-1].format
         if self._copies is not None:  # with what is padded
-            slices = zip(*self._copies[:, 1:].T.tolist(), strict=True)
+            slices = zip(*self._copies.lines.T.tolist(), strict=True)
         else:
             offset = table[OFFSET]
             slices = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
@@ -201,8 +213,8 @@ class _Writer:
         tokens = self._array(self._dtype)
         tokens[:] = np.frombuffer(b"".join(parts), form)
         if self._patches is not None:
-            segment, position, ids = self._patches.T
-            tokens[self._begins[segment] + position] = ids
+            position, ids = self._patches.lines.T
+            tokens[self._begins[self._patches.of()] + position] = ids
         return tokens
 
     def labels(self, tokens: NDArray[Any]) -> NDArray[Any]:

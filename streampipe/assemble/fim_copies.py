@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
 from streampipe.assemble.fim_cuts import Counts
-from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground
+from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground, ragged
 from streampipe.rng import sorted_cuts
 
 _NOTHING, _PREFIX, _SUFFIX, _MIDDLE = 0, 1, 2, 3
@@ -110,14 +110,16 @@ def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: boo
     padded = np.flatnonzero(table[LENGTH] < table[ROOM])
     nothing = np.zeros_like(padded)
     copies.append(np.column_stack([padded, nothing + pad_frame, nothing, (table[ROOM] - table[LENGTH])[padded]]))
-    trained = ground.trained
+    trained = None if ground.trained is None else ground.trained.numbered()
     if trained is None and any(own.middle_only for own in fim.sources.values()):
         trained = _all_targets(table, aligned=aligned)
     if trained is not None:
         made = np.concatenate(spans)
         made[:, 1:] -= aligned
-        trained = _sorted([trained[~chosen[trained[:, 0]]], made[made[:, 1] < made[:, 2]]])
-    return Ground(table, ground.first, trained, ground.fragments, _sorted(copies), _sorted(patches))
+        trained = np.concatenate([trained[~chosen[trained[:, 0]]], made[made[:, 1] < made[:, 2]]])
+    lists = (trained, np.concatenate(copies), np.concatenate(patches))
+    of_trained, *rest = (None if lines is None else ragged(lines, table.shape[1]) for lines in lists)
+    return Ground(table, ground.first, of_trained, ground.fragments, *rest)
 
 
 def _cut(
@@ -153,17 +155,12 @@ def _cut(
 
 
 def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64]:
-    """Return the positions of pieces that have a target: int64 [K, 3], as `Ground.trained`."""
+    """Return the positions of pieces that have a target: int64 [K, 3], each span behind its piece."""
     pieces = np.flatnonzero(table[SOURCE] >= 0)
     lead = 1 - aligned
     end = table[LENGTH, pieces] - aligned + aligned * table[GOES_ON, pieces]
     spans: NDArray[np.int64] = np.column_stack([pieces, np.full_like(end, lead), end])[lead < end]
     return spans
-
-
-def _sorted(lists: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    lines = np.concatenate(lists)
-    return lines[np.argsort(lines[:, 0], kind="stable")]
 
 
 def counted(

@@ -7,8 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Frames = Sequence[memoryview]
-# Lists of what some segments have: int64 [K, 1 + n], sorted; the first number of a line is that of its segment.
-Lines = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,12 @@ class Segments:
     source: NDArray[np.int32]
     epoch: NDArray[np.int32]
     document: NDArray[np.int64]
-    trained: Lines = None
+    trained: NDArray[np.int64] | None = None
     fim: NDArray[np.uint64] | None = None
     trained_count: NDArray[np.int64] | None = None
-    fragments: Lines = None
-    copies: Lines = None
-    patches: Lines = None
+    fragments: NDArray[np.int64] | None = None
+    copies: NDArray[np.int64] | None = None
+    patches: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -56,6 +54,56 @@ class Segments:
 
 # Rows of a ground's table. The last two are there only where a source has fill-in-the-middle.
 FRAME, OFFSET, LENGTH, ROOM, GOES_ON, SOURCE, EPOCH, DOCUMENT, FIM, TRAINED_COUNT = range(10)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lines of numbers, some for each of S segments.
+
+    Attributes:
+        first: int64 [S + 1], segment i has the lines `first[i]` up to `first[i + 1]`.
+        lines: int64 [K, n].
+    """
+
+    first: NDArray[np.int64]
+    lines: NDArray[np.int64]
+
+    def take(self, segments: NDArray[np.int64]) -> "Ragged":
+        """Return those of some segments, in the order asked for."""
+        first, taken = _taken(self.first, segments)
+        return Ragged(first, self.lines.take(taken, axis=0))
+
+    def between(self, begin: int, end: int) -> "Ragged":
+        """Return those of the segments `[begin, end)`."""
+        low, high = int(self.first[begin]), int(self.first[end])
+        return Ragged(self.first[begin : end + 1] - low, self.lines[low:high])
+
+    def of(self) -> NDArray[np.int64]:
+        """Return the segment that each line is of: int64 [K]."""
+        return np.arange(len(self.first) - 1).repeat(np.diff(self.first))
+
+    def numbered(self) -> NDArray[np.int64]:
+        """Return each line behind the number of its segment: int64 [K, 1 + n]."""
+        return np.column_stack([self.of(), self.lines])
+
+
+def ragged(numbered: NDArray[np.int64], segments: int) -> Ragged:
+    """Sort lines, each behind the number of its segment; those of a segment stay in their order."""
+    order = np.argsort(numbered[:, 0], kind="stable")
+    first = np.searchsorted(numbered[order, 0], np.arange(segments + 1))
+    return Ragged(first, numbered[:, 1:][order])
+
+
+def _taken(first: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where what some rows have begins when they stand one after the other, and which it is."""
+    begin = first[rows]
+    counts = first[rows + 1] - begin
+    after = np.zeros(len(rows) + 1, np.int64)
+    counts.cumsum(out=after[1:])
+    # Rows with 2 and 3 that begin at 10 and 40 give 10, 11, 40, 41, 42.
+    taken = (begin - after[:-1]).repeat(counts)
+    taken += np.arange(len(taken))
+    return after, taken
 
 
 @dataclass(frozen=True)
@@ -74,26 +122,21 @@ class Ground:
 
     table: NDArray[np.int64]
     first: NDArray[np.int64]
-    trained: Lines = None
-    fragments: Lines = None
-    copies: Lines = None
-    patches: Lines = None
+    trained: Ragged | None = None
+    fragments: Ragged | None = None
+    copies: Ragged | None = None
+    patches: Ragged | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "Ground":
         """Return some rows, in the order asked for."""
-        begin = self.first[rows]
-        counts = self.first[rows + 1] - begin
-        first = np.zeros(len(rows) + 1, np.int64)
-        counts.cumsum(out=first[1:])
-        # Rows with 2 and 3 segments that begin at 10 and 40 give 10, 11, 40, 41, 42.
-        taken = (begin - first[:-1]).repeat(counts)
-        taken += np.arange(len(taken))
-        return Ground(self.table.take(taken, axis=1), first, *(_taken(lines, taken) for lines in self._lists()))
+        first, taken = _taken(self.first, rows)
+        lists = (None if own is None else own.take(taken) for own in self._lists())
+        return Ground(self.table.take(taken, axis=1), first, *lists)
 
     def between(self, begin: int, end: int) -> "Ground":
         """Return the rows `[begin, end)`."""
         low, high = int(self.first[begin]), int(self.first[end])
-        lists = (_between(lines, low, high) for lines in self._lists())
+        lists = (None if own is None else own.between(low, high) for own in self._lists())
         return Ground(self.table[:, low:high], self.first[begin : end + 1] - low, *lists)
 
     def pieces(self) -> Segments:
@@ -102,36 +145,37 @@ class Ground:
         row = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))[real]
         frame, offset, length, slot, goes_on, source, epoch, document, *more = self.table.take(real, axis=1)
         narrow = goes_on.astype(bool), source.astype(np.int32), epoch.astype(np.int32)
-        number = np.zeros(self.table.shape[1], np.int64)
-        number[real] = np.arange(len(real))
-        copies = self.copies
-        if copies is not None:
-            copies = copies[self.table[SOURCE, copies[:, 0]] >= 0]
-        lists = (_renumbered(lines, number) for lines in (self.trained, self.fragments, copies, self.patches))
+        lists = (None if own is None else own.take(real).numbered() for own in self._lists())
         trained, *others = lists
         fim, count = (more[0].view(np.uint64), more[1]) if more else (None, None)
         return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, *others)
 
-    def _lists(self) -> tuple[Lines, ...]:
+    def _lists(self) -> tuple[Ragged | None, ...]:
         return self.trained, self.fragments, self.copies, self.patches
 
 
 def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
     """Return the rows of several grounds as one; to the frames of each a shift is added."""
-    before = np.cumsum([0, *(ground.table.shape[1] for ground in grounds)]).tolist()
     tables = [ground.table.copy() for ground in grounds]
-    for table, shift in zip(tables, shifts, strict=True):
+    lists: list[list[Ragged]] = [[], [], [], []]
+    for ground, table, shift in zip(grounds, tables, shifts, strict=True):
         table[FRAME] += shift
-    firsts = [ground.first[1:] + past for ground, past in zip(grounds, before, strict=False)]
-    lists: list[NDArray[np.int64] | None] = []
-    for name in ("trained", "fragments", "copies", "patches"):
-        found = [getattr(ground, name) for ground in grounds]
-        moved = [_moved(lines, past) for lines, past in zip(found, before, strict=False) if lines is not None]
-        if name == "copies":
-            for lines, shift in zip(moved, shifts, strict=False):
-                lines[:, 1] += shift
-        lists.append(np.concatenate(moved) if moved else None)
-    return Ground(np.concatenate(tables, axis=1), np.concatenate([np.zeros(1, np.int64), *firsts]), *lists)
+        copies = ground.copies
+        if copies is not None:
+            copies = Ragged(copies.first, copies.lines + np.array([shift, 0, 0]))
+        for kind, own in zip(lists, (ground.trained, ground.fragments, copies, ground.patches), strict=True):
+            kind.extend([] if own is None else [own])
+    first = _one_after_another([ground.first for ground in grounds])
+    both = (
+        Ragged(_one_after_another([own.first for own in of]), np.concatenate([own.lines for own in of])) if of else None
+        for of in lists
+    )
+    return Ground(np.concatenate(tables, axis=1), first, *both)
+
+
+def _one_after_another(firsts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    before = np.cumsum([0, *(first[-1] for first in firsts)])
+    return np.concatenate([np.zeros(1, np.int64), *(f[1:] + past for f, past in zip(firsts, before, strict=False))])
 
 
 def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, one_per_row: bool = False) -> Ground:
@@ -167,42 +211,15 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     table[LENGTH, first[tails + 1] - 1] = table[ROOM, first[tails + 1] - 1] = seq_length - used[tails]
     for number, column in enumerate(columns):
         table[number, place] = column
-    old = (segments.trained, segments.fragments, segments.copies, segments.patches)
-    trained, fragments, copies, patches = (_renumbered(lines, place) for lines in old)
+    numbered = (segments.trained, segments.fragments, segments.copies, segments.patches)
+    trained, fragments, copies, patches = (
+        None if lines is None else np.column_stack([place[lines[:, 0]], lines[:, 1:]]) for lines in numbered
+    )
     if copies is not None:
         empty = first[tails + 1] - 1
         rest = np.column_stack([empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty]])
         copies = np.concatenate([copies, rest])
-        copies = copies[np.argsort(copies[:, 0], kind="stable")]
-    return Ground(table, first, trained, fragments, copies, patches)
-
-
-def _taken(lines: Lines, segments: NDArray[np.int64]) -> Lines:
-    """Return the lines of some segments, numbered anew, in the order asked for."""
-    if lines is None:
-        return None
-    low, high = (np.searchsorted(lines[:, 0], segments, side) for side in ("left", "right"))
-    counts = high - low
-    number = np.repeat(np.arange(len(segments)), counts)
-    line = np.arange(len(number)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-    taken: NDArray[np.int64] = lines.take(line, axis=0)
-    taken[:, 0] = number
-    return taken
-
-
-def _between(lines: Lines, low: int, high: int) -> Lines:
-    """Return the lines of the segments `[low, high)`, numbered from 0."""
-    if lines is None:
-        return None
-    return _moved(lines[slice(*np.searchsorted(lines[:, 0], (low, high)))], -low)
-
-
-def _moved(lines: NDArray[np.int64], shift: int) -> NDArray[np.int64]:
-    moved = lines.copy()
-    moved[:, 0] += shift
-    return moved
-
-
-def _renumbered(lines: Lines, number: NDArray[np.int64]) -> Lines:
-    """Return the lines with new numbers of their segments, in the same order."""
-    return None if lines is None else np.column_stack([number[lines[:, 0]], lines[:, 1:]])
+    lists = (
+        None if lines is None else ragged(lines, table.shape[1]) for lines in (trained, fragments, copies, patches)
+    )
+    return Ground(table, first, *lists)

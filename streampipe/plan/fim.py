@@ -19,7 +19,7 @@ from streampipe.plan.fragments import Fragments
 from streampipe.plan.pieces import PackingConfig, Pieces, rounded_up
 from streampipe.plan.round_plan import FrameTable
 from streampipe.plan.separators import Separators
-from streampipe.rng import coins, mixed_words, raw_words, sorted_cuts
+from streampipe.rng import coins, mixed_words, raw_words_of_each, sorted_cuts
 
 # A choice is one uint64: its two lowest bits say what happens to the piece, the next two what of its document it holds,
 # and all of it is the word that cuts are drawn from. 0 is a piece that is left alone.
@@ -94,12 +94,14 @@ def with_choices(
     """
     first = np.cumsum(line.documents) - line.documents
     words = np.zeros(len(line.lengths), np.uint64)
-    for row in [number for number, plan in enumerate(plans) if plan is not None and plan.rate > 0]:
-        for frame in np.flatnonzero(line.frames.source == row).tolist():
-            place = (int(getattr(line.frames, name)[frame]) for name in ("epoch", "shard", "frame"))
-            count = int(line.documents[frame])
-            drawn = raw_words(count, line.seed, "fim", line.sources[row], *place)
-            words[first[frame] : first[frame] + count] = drawn
+    for number, plan in enumerate(plans):
+        if plan is None or not plan.rate:
+            continue
+        own = line.frames.source == number
+        frames = line.frames.take(own)
+        places = list(zip(frames.epoch.tolist(), frames.shard.tolist(), frames.frame.tolist(), strict=True))
+        drawn = raw_words_of_each(line.documents[own].tolist(), places, line.seed, "fim", line.sources[number])
+        words[own.repeat(line.documents)] = drawn
     entry = first[pieces.occurrence] + pieces.document
     source = line.frames.source[pieces.occurrence]
     choice, trained = np.zeros(len(pieces), np.uint64), np.full(len(pieces), -1, np.int64)
