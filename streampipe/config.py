@@ -104,12 +104,12 @@ class LoaderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         num_workers: worker processes; 0 runs ahead in threads of this process, which is faster for tokens.
-        prefetch: micro batches assembled ahead, small ones up to that many at once.
+        prefetch: micro batches assembled ahead, at least; small ones are made many at once.
         log_every: steps between log lines; 0 for none.
     """
 
     num_workers: int = 0
-    prefetch: int = 8
+    prefetch: int = 4
     log_every: int = 30
 
 

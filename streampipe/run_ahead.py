@@ -230,17 +230,21 @@ class _Pipeline:
         return left >= self.stream.size_of_step(place) or self.rounds.ready(place.round + 1 if left else place.round)
 
     def _jobs(self) -> Iterator[_Job]:
-        count = 0
+        made = 0  # micro batches, those of other workers included
         while steps := self._next_steps():
             rounds = tuple(self.addressed[span.plan.round] for span in steps[0].spans)
             for past in [number for number in self.addressed if number < rounds[-1].plan.round]:
                 del self.addressed[past]
             share, at_once = rank_steps(self.stream, self.topology, steps, rounds), self._at_once(steps[0].seq_length)
             require_within(self.skipped, share.micro_batches_of_step, steps[0].before.step)
-            for first in range(self.skipped, share.micro_batches, at_once):
-                if count % self.stride.workers == self.stride.worker:
-                    yield self._job(share, range(first, min(first + at_once, share.micro_batches)))
-                count += 1
+            first = self.skipped
+            while first < share.micro_batches:
+                # Few at first, so that the first batch waits for its own frames alone.
+                stop = min(first + at_once, first + max(1, made), share.micro_batches)
+                if made % self.stride.workers == self.stride.worker:
+                    yield self._job(share, range(first, stop))
+                made += stop - first
+                first = stop
             self.skipped = 0
 
     def _next_steps(self) -> list[StepPlan]:

@@ -74,14 +74,13 @@ class Stream:
         return self.fim_windows is not None or (bool(self.fim_sources) and self._fim.planned is None)
 
     def micro_batches_at_once(self, seq_length: int) -> int:
-        """Return how many micro batches are assembled at once: small ones together, no more than are prefetched.
+        """Return how many micro batches are assembled at once: of small ones as many as make about 2^18 positions.
 
         What each call of Python and numpy costs is then shared by them.
         """
         if self.changes_tokens:
             return 1
-        positions = self.config.batch.micro_batch_size * seq_length
-        return max(1, min(self.config.loader.prefetch, _POSITIONS_AT_ONCE // positions))
+        return max(1, _POSITIONS_AT_ONCE // (self.config.batch.micro_batch_size * seq_length))
 
     @property
     def planner(self) -> Planner:
