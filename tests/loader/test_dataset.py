@@ -313,6 +313,8 @@ def test_a_fault_that_has_gone_away_is_left_behind_by_iter(corpora: Path, broken
     assert_same_future(batches, take(stream_of(corpora), len(batches), RANK))
 
 
+# torch opens temporary files to see whether any can be opened, and may raise out of that when the signal comes.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_worker_is_an_error_and_takes_the_others_with_it(corpora: Path) -> None:
     """What the kernel does when memory runs out."""
     with build_loader(stream_of(corpora, {"loader.num_workers": 2}), RANK) as loader:
