@@ -104,7 +104,7 @@ class LoaderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         num_workers: worker processes; 0 runs ahead in threads of this process, which is faster for tokens.
-        prefetch: micro batches assembled ahead, at least; small ones are made many at once.
+        prefetch: micro batches assembled ahead, at least: small ones are mostly made many at once.
         log_every: steps between log lines; 0 for none.
     """
 

@@ -158,8 +158,9 @@ class _Pipeline:
                 with self._making:
                     if not self.ready:
                         return self._make()
-            self.room.set()
-            return self.ready.popleft()
+            item = self.ready.popleft()
+            self.room.set()  # now, not before: who waits for it looks whether there is any
+            return item
         finally:
             self._left = time.perf_counter()
             self._asking = False
@@ -185,7 +186,8 @@ class _Pipeline:
                     self.ready.append(self._make())
 
     def _enough(self) -> bool:
-        return sum(len(item.batches) for item in self.ready) >= self.stream.config.loader.prefetch
+        ready = tuple(self.ready)  # at once: the consumer takes from it
+        return sum(len(item.batches) for item in ready) >= self.stream.config.loader.prefetch
 
     def _make(self) -> "_Item":
         """Make the next batches; the end and an error are made again and again."""
@@ -214,10 +216,30 @@ class _Pipeline:
             if not coming:
                 return
             job = coming.popleft()
-            for read in job.reads:
-                read.result()
-            yield micro_batches_of(self.stream, self.topology, job.share, job.numbers, self.buffers)
+            try:
+                _wait_for(job)
+            except Exception:
+                if self.stopped.is_set():
+                    raise
+                yield from self._one_by_one(job)
+            else:
+                yield micro_batches_of(self.stream, self.topology, job.share, job.numbers, self.buffers)
             self.reader.consumed(job.raw_bytes)
+
+    def _one_by_one(self, job: _Job) -> Iterator[list[dict[str, Any]]]:
+        """Make what a job can give although frames could not be read: up to the first micro batch that needs them."""
+        share = job.share
+        for number in job.numbers:
+            first = 0
+            for round_ in share.rounds:
+                own = _of_round(share.frames_of(number, number + 1), first, len(round_.asked))
+                missing = [frame for frame in own.tolist() if round_.views[frame] is None]
+                round_.asked[missing] = False
+                first += len(round_.asked)
+            again = self._job(share, range(number, number + 1))
+            _wait_for(again)
+            yield micro_batches_of(self.stream, self.topology, share, again.numbers, self.buffers)
+            self.reader.consumed(again.raw_bytes)
 
     def _plan_of(self, number: int, first: int) -> RoundPlan:
         self.addressed[number] = self.rounds.get(number, first)
@@ -265,11 +287,7 @@ class _Pipeline:
         needed = share.frames_of(numbers.start, numbers.stop)
         raw_bytes = first = 0
         for round_ in share.rounds:
-            own = (
-                needed
-                if len(share.rounds) == 1
-                else needed[(needed >= first) & (needed < first + len(round_.asked))] - first
-            )
+            own = _of_round(needed, first, len(round_.asked))
             if len(new := own[~round_.asked[own]]):
                 raw_bytes += self._request(round_, np.unique(new), reads)
             first += len(round_.asked)
@@ -291,6 +309,17 @@ class _Pipeline:
             )
             total += size
         return total
+
+
+def _wait_for(job: _Job) -> None:
+    """Wait for the frames of a job; raises what went wrong."""
+    for read in job.reads:
+        read.result()
+
+
+def _of_round(frames: NDArray[np.int64], first: int, count: int) -> NDArray[np.int64]:
+    """Return those of some frames that lie in a round of `count`, whose first has the number `first`."""
+    return frames[(frames >= first) & (frames < first + count)] - first
 
 
 def _placer(

@@ -18,7 +18,7 @@ from streampipe.plan.schedule import COUNTED, Place
 from streampipe.resume import plan_run
 from streampipe.step_size import step_size
 
-# What a micro batch costs falls until about 2^18 positions are assembled at once: benchmarks/README.md, Reading.
+# What a micro batch costs falls until about as many positions are assembled at once: benchmarks/README.md, Reading.
 _POSITIONS_AT_ONCE = 2**18
 
 
@@ -127,9 +127,10 @@ class Stream:
 
     def cursor(self, place: Place, within: Within | None = None) -> Cursor:
         """Return the cursor of a step border, or of a place within the step that begins there."""
-        if self._pasts[0] != place.round:
-            self._pasts = place.round, self._run.past(place.round)
-        stream, pasts, phase, segment = self._pasts[1]
+        known = self._pasts  # read once, as in `state`
+        if known[0] != place.round:
+            known = self._pasts = place.round, self._run.past(place.round)
+        stream, pasts, phase, segment = known[1]
         sources = {
             source.name: msgspec.structs.replace(pasts[source.name], **dict(zip(COUNTED, counts, strict=True)))
             for source, counts in zip(self.sources, place.counts.tolist(), strict=True)
@@ -153,12 +154,13 @@ class Stream:
 
         Of a source these are its counts, the last of what `SourcePast` lists.
         """
-        if self._state is None or self._state["round"] != place.round:
-            self._state = self.cursor(place).to_dict()
-        heads = self._state["sources"]
+        known = self._state  # read once: iterators of one stream, each with a thread of its own, share it
+        if known is None or known["round"] != place.round:
+            known = self._state = self.cursor(place).to_dict()
+        heads = known["sources"]
         pasts = zip(self.sources, place.counts.tolist(), strict=True)
         return {
-            **self._state,
+            **known,
             "sources": {source.name: [*heads[source.name][: -len(COUNTED)], *counts] for source, counts in pasts},
             "offset": place.offset,
             "sequences": place.sequences,

@@ -17,9 +17,9 @@ from streampipe.assemble.segments import (
     OFFSET,
     ROOM,
     SOURCE,
+    Attached,
     Frames,
     Ground,
-    Ragged,
 )
 from streampipe.shards.buffers import FrameBuffers
 
@@ -50,13 +50,13 @@ def assemble(
         ground: their pieces, laid out; for SBHD one a row.
         frames: each decoded frame as a memoryview of token ids, headers included, all of one format; offsets count its
             elements.
-        paper: micro batches, rows of each and positions of a row, whose product is T, and the id that stands where no
-            token is.
+        paper: micro batches, rows of each and positions of a row, and the id that stands where no token is.
         config: layout, fields, labels and token_dtype are read.
         buffers: memory for the per-token arrays, used again when all batches of a call have been given up.
         marks: of the pieces that fill-in-the-middle transformed, by their number among the pieces.
 
     Returns:
+        for each micro batch, of T positions and S segments, a dict.
         THD: `tokens, labels, position_ids` [T] of `token_dtype`, `loss_mask` float32 [T], `cu_seqlens,
             cu_seqlens_padded` int32 [S + 1]
         (the very same array when nothing is padded inside), `max_seqlen` int, `source_ids, epochs` int32 and
@@ -80,16 +80,13 @@ def assemble(
     # Where the segments of each micro batch begin, and those of the last one end.
     cuts = ground.first[:: paper.rows]
     table = ground.table
-    per_segment = {
-        "source_ids": table[SOURCE].astype(np.int32),
-        "document_ids": table[DOCUMENT].copy(),
-        "epochs": table[EPOCH].astype(np.int32),
-    }
+    per_segment: dict[str, NDArray[Any]] = {}
     if config.layout == "sbhd":
         per_segment["lengths"] = np.where(table[SOURCE] < 0, 0, table[LENGTH]).astype(np.int32)
-        bounds: list[dict[str, Any]] = [{} for _ in batches]
-    else:
-        bounds = writer.boundaries(cuts)
+    per_segment["source_ids"] = table[SOURCE].astype(np.int32)
+    per_segment["document_ids"] = table[DOCUMENT].copy()
+    per_segment["epochs"] = table[EPOCH].astype(np.int32)
+    bounds = [{} for _ in batches] if config.layout == "sbhd" else writer.boundaries(cuts)
     limits = cuts.tolist()
     for batch, bound, first, last, loss_tokens in zip(
         batches, bounds, limits[:-1], limits[1:], writer.loss_tokens(cuts), strict=True
@@ -166,7 +163,7 @@ class _Writer:
     def _array(self, dtype: "np.dtype[Any]") -> NDArray[Any]:
         return np.frombuffer(self._buffers.take(self._positions * dtype.itemsize), dtype)
 
-    def _mark(self, trained: Ragged) -> NDArray[np.bool_]:
+    def _mark(self, trained: Attached) -> NDArray[np.bool_]:
         """Return which positions are trained: +1 where a span begins, -1 where it ends, summed up."""
         edges = np.zeros(self._positions + 1, np.int8)
         spans = trained.lines + self._begins[trained.of()][:, None]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
 from streampipe.assemble.fim_cuts import Counts
-from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground, ragged
+from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground, attached
 from streampipe.rng import sorted_cuts
 
 _NOTHING, _PREFIX, _SUFFIX, _MIDDLE = 0, 1, 2, 3
@@ -118,7 +118,7 @@ def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: boo
         made[:, 1:] -= aligned
         trained = np.concatenate([trained[~chosen[trained[:, 0]]], made[made[:, 1] < made[:, 2]]])
     lists = (trained, np.concatenate(copies), np.concatenate(patches))
-    of_trained, *rest = (None if lines is None else ragged(lines, table.shape[1]) for lines in lists)
+    of_trained, *rest = (None if lines is None else attached(lines, table.shape[1]) for lines in lists)
     return Ground(table, ground.first, of_trained, ground.fragments, *rest)
 
 

@@ -57,8 +57,8 @@ FRAME, OFFSET, LENGTH, ROOM, GOES_ON, SOURCE, EPOCH, DOCUMENT, FIM, TRAINED_COUN
 
 
 @dataclass(frozen=True)
-class Ragged:
-    """Lines of numbers, some for each of S segments.
+class Attached:
+    """Lines of numbers that belong to S segments, any number to each.
 
     Attributes:
         first: int64 [S + 1], segment i has the lines `first[i]` up to `first[i + 1]`.
@@ -68,15 +68,15 @@ class Ragged:
     first: NDArray[np.int64]
     lines: NDArray[np.int64]
 
-    def take(self, segments: NDArray[np.int64]) -> "Ragged":
+    def take(self, segments: NDArray[np.int64]) -> "Attached":
         """Return those of some segments, in the order asked for."""
         first, taken = _taken(self.first, segments)
-        return Ragged(first, self.lines.take(taken, axis=0))
+        return Attached(first, self.lines.take(taken, axis=0))
 
-    def between(self, begin: int, end: int) -> "Ragged":
+    def between(self, begin: int, end: int) -> "Attached":
         """Return those of the segments `[begin, end)`."""
         low, high = int(self.first[begin]), int(self.first[end])
-        return Ragged(self.first[begin : end + 1] - low, self.lines[low:high])
+        return Attached(self.first[begin : end + 1] - low, self.lines[low:high])
 
     def of(self) -> NDArray[np.int64]:
         """Return the segment that each line is of: int64 [K]."""
@@ -87,11 +87,11 @@ class Ragged:
         return np.column_stack([self.of(), self.lines])
 
 
-def ragged(numbered: NDArray[np.int64], segments: int) -> Ragged:
+def attached(numbered: NDArray[np.int64], segments: int) -> Attached:
     """Sort lines, each behind the number of its segment; those of a segment stay in their order."""
     order = np.argsort(numbered[:, 0], kind="stable")
     first = np.searchsorted(numbered[order, 0], np.arange(segments + 1))
-    return Ragged(first, numbered[:, 1:][order])
+    return Attached(first, numbered[:, 1:][order])
 
 
 def _taken(first: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -122,10 +122,10 @@ class Ground:
 
     table: NDArray[np.int64]
     first: NDArray[np.int64]
-    trained: Ragged | None = None
-    fragments: Ragged | None = None
-    copies: Ragged | None = None
-    patches: Ragged | None = None
+    trained: Attached | None = None
+    fragments: Attached | None = None
+    copies: Attached | None = None
+    patches: Attached | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "Ground":
         """Return some rows, in the order asked for."""
@@ -150,24 +150,26 @@ class Ground:
         fim, count = (more[0].view(np.uint64), more[1]) if more else (None, None)
         return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, *others)
 
-    def _lists(self) -> tuple[Ragged | None, ...]:
+    def _lists(self) -> tuple[Attached | None, ...]:
         return self.trained, self.fragments, self.copies, self.patches
 
 
 def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
     """Return the rows of several grounds as one; to the frames of each a shift is added."""
     tables = [ground.table.copy() for ground in grounds]
-    lists: list[list[Ragged]] = [[], [], [], []]
+    lists: list[list[Attached]] = [[], [], [], []]
     for ground, table, shift in zip(grounds, tables, shifts, strict=True):
         table[FRAME] += shift
         copies = ground.copies
         if copies is not None:
-            copies = Ragged(copies.first, copies.lines + np.array([shift, 0, 0]))
+            copies = Attached(copies.first, copies.lines + np.array([shift, 0, 0]))
         for kind, own in zip(lists, (ground.trained, ground.fragments, copies, ground.patches), strict=True):
             kind.extend([] if own is None else [own])
     first = _one_after_another([ground.first for ground in grounds])
     both = (
-        Ragged(_one_after_another([own.first for own in of]), np.concatenate([own.lines for own in of])) if of else None
+        Attached(_one_after_another([own.first for own in of]), np.concatenate([own.lines for own in of]))
+        if of
+        else None
         for of in lists
     )
     return Ground(np.concatenate(tables, axis=1), first, *both)
@@ -220,6 +222,6 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
         rest = np.column_stack([empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty]])
         copies = np.concatenate([copies, rest])
     lists = (
-        None if lines is None else ragged(lines, table.shape[1]) for lines in (trained, fragments, copies, patches)
+        None if lines is None else attached(lines, table.shape[1]) for lines in (trained, fragments, copies, patches)
     )
     return Ground(table, first, *lists)

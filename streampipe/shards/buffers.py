@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_STEP = 65_536
+_LEAST = 65_536
 # The shelf's reference, and that of the question itself.
 _NOBODY_ELSE = 2
 _TRIES = 8
@@ -28,7 +28,8 @@ class FrameBuffers:
 
     def take(self, size: int) -> memoryview:
         """Return `size` writable bytes; they are one's own until the last view of them has gone."""
-        rounded = -(-size // _STEP) * _STEP
+        # Powers of two, so that batches of many sizes share few shelves; memory that is never touched is never taken.
+        rounded = max(_LEAST, 1 << (size - 1).bit_length())
         with self._lock:
             shelf = self._shelves[rounded]
             for _ in range(min(_TRIES, len(shelf))):

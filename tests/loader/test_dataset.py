@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from streampipe import (
+    CursorMismatchError,
     ManifestError,
     ShardCorruptError,
     ShardMissingError,
@@ -32,6 +34,8 @@ from streampipe import (
     build_loader,
     config_from,
 )
+from streampipe.plan.schedule import Schedule
+from streampipe.run_ahead import MicroBatches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -311,6 +315,71 @@ def test_a_fault_that_has_gone_away_is_left_behind_by_iter(corpora: Path, broken
             next(loader)  # only iter() asks anew
         batches += islice(iter(loader), 6)
     assert_same_future(batches, take(stream_of(corpora), len(batches), RANK))
+
+
+@pytest.mark.parametrize("threads", [None, 0, 2])
+def test_every_batch_before_a_fault_comes_however_many_are_made_at_once(broken: Path, threads: int | None) -> None:
+    delivered: dict[int, int] = {}
+    for workers in (0, 1, 3):  # three make one at a time, one or none many
+        changes = {
+            "loader.num_workers": workers,
+            "storage.threads": threads,
+            "shuffle": False,
+            "plan.window_tokens": 2048,
+        }
+        with build_loader(stream_of(broken, changes), RANK) as loader:
+            delivered[workers] = len(until_it_breaks(loader)[0])
+            assert until_it_breaks(iter(loader))[0] == [], "asked anew, the fault is where it was"
+    assert len(set(delivered.values())) == 1, delivered
+    assert delivered[0] == 18, "not where those made at once begin"
+
+
+def test_assembling_ahead_goes_on_after_every_batch_that_is_taken(corpora: Path) -> None:
+    class SlowDeque(deque[Any]):
+        def popleft(self) -> Any:
+            time.sleep(0.05)  # whoever waits for room looks meanwhile
+            return super().popleft()
+
+    dataset = StreamDataset(stream_of(corpora, {"loader.prefetch": 1}), RANK)
+    batches = MicroBatches(dataset.stream, RANK, dataset.stream.start())
+    ready = batches._pipeline.ready = SlowDeque()
+    for _ in range(6):
+        next(batches)
+        deadline = time.monotonic() + 10
+        while not ready and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ready, "nothing is made ahead any more"
+    batches.close()
+
+
+def test_a_state_is_of_its_own_place_while_another_iterator_asks(corpora: Path) -> None:
+    stream = StreamDataset(stream_of(corpora), RANK).stream
+    schedule = Schedule(stream.planner, stream.place(stream.start()))
+    here = schedule.place
+    while schedule.place.round == here.round:
+        schedule.next(16)
+    there, due = schedule.place, stream.state(here)
+
+    class Interrupted(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            stream.sources = [*super().__iter__()]
+            stream.state(there)
+            return super().__iter__()
+
+    stream.sources = Interrupted(stream.sources)
+    assert stream.state(here) == due
+
+
+def test_a_refused_state_leaves_an_iterator_where_it_was(corpora: Path) -> None:
+    batches = iter(StreamDataset(stream_of(corpora), RANK))
+    first = [next(batches) for _ in range(3)]
+    other = StreamDataset(stream_of(corpora, {"seed": 9}), RANK)
+    with pytest.raises(CursorMismatchError):
+        batches.load_state_dict({"cursor": other.state_dict(), "skip": 0})
+    first += islice(batches, 300)
+    assert len(first) == 303
+    assert_same_future(first, take(stream_of(corpora), len(first), RANK))
+    batches.close()
 
 
 # torch opens temporary files to see whether any can be opened, and may raise out of that when the signal comes.
