@@ -12,7 +12,7 @@ from threading import Event, Thread
 import numpy as np
 
 from streampipe import config_from
-from streampipe.run_ahead import _BREATH
+from streampipe.planned_rounds import _BREATH
 from streampipe.stream import open_stream
 
 SECONDS = 6.0

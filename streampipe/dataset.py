@@ -10,9 +10,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
+from streampipe.jobs import Stride
 from streampipe.parallel import Topology
 from streampipe.rank_steps import delivered_of_step
-from streampipe.run_ahead import MicroBatches, Stride
+from streampipe.run_ahead import MicroBatches
 from streampipe.step_size import step_size
 from streampipe.stream import Stream, open_stream
 
@@ -22,7 +23,7 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
 
     Under a plain `DataLoader` with any `num_workers` it delivers the same sequence (worker w of W makes every W-th
     micro batch), and `batch["cursor"]` is the state to save. Under torchdata's `StatefulDataLoader` its `state_dict` is
-    used. Small micro batches are made many at once and share memory, 7 MiB or so: `clone()` tensors to be kept for long.
+    used. Small micro batches are made many at once and share memory, 7 MiB or so: `clone()` what is kept for long.
 
     Args:
         config: the stream.
