@@ -124,13 +124,14 @@ class TensorBatches(Iterator[dict[str, Any]]):
 
 
 def as_tensors(batch: dict[str, Any]) -> dict[str, Any]:
-    """Turn the arrays of a batch into tensors that share their memory; the same array becomes the same tensor."""
-    seen: dict[int, torch.Tensor] = {}
+    """Turn the arrays of a batch into tensors that share their memory; one twice in a row becomes the same tensor."""
     tensors: dict[str, Any] = {}
+    latest = tensor = None
     for name, value in batch.items():
-        if isinstance(value, np.ndarray):
-            if id(value) not in seen:
-                seen[id(value)] = torch.from_numpy(value)
-            value = seen[id(value)]  # noqa: PLW2901
-        tensors[name] = value
+        if value.__class__ is not np.ndarray:
+            tensors[name] = value
+            continue
+        if value is not latest:
+            latest, tensor = value, torch.from_numpy(value)
+        tensors[name] = tensor
     return tensors

@@ -13,7 +13,6 @@ from streampipe.address import Addressed
 from streampipe.assemble.batch import NO_MARKS, Paper, assemble
 from streampipe.assemble.fim import transform
 from streampipe.assemble.fim_copies import counted
-from streampipe.assemble.fim_cuts import Counts
 from streampipe.assemble.megatron_windows import transform_windows
 from streampipe.assemble.segments import FRAME, Frames, Ground, joined, lay_out
 from streampipe.cursor import Cursor
@@ -172,7 +171,7 @@ def micro_batches_of(
     ground = share.ground.between(numbers.start * size, numbers.stop * size)
     views: Frames = share.views()
     marks = NO_MARKS
-    counts: list[dict[int, Counts]] = [{}] * len(numbers)
+    counts: list[dict[int, dict[str, int]]] = [{}] * len(numbers)
     if ground.copies is not None:
         counts = counted(ground.table, ground.first[::size], stream.fim_sources)
     elif stream.fim_sources or stream.fim_windows is not None:
@@ -185,12 +184,12 @@ def micro_batches_of(
             pieces, views, marks = transform(pieces, views, stream.fim_sources, multiple, aligned=aligned)
         one_per_row = batch_config.layout == "sbhd"
         ground = lay_out(pieces, size * len(numbers), seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
-        counts = [marks.counts]
+        counts = [{source: vars(done) for source, done in marks.counts.items()}]
     paper = Paper(len(numbers), size, seq_length, stream.pad_id)
     batches = assemble(ground, views, paper, batch_config, buffers, marks)
     for number, batch, done in zip(numbers, batches, counts, strict=True):
         if done:
-            batch["fim"] = {stream.config.sources[n].name: vars(of) for n, of in sorted(done.items())}
+            batch["fim"] = {stream.config.sources[n].name: done[n] for n in sorted(done)}
         if stream.sources[0].members == 2:
             batch["pair_ids"] = batch["document_ids"]
         batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()

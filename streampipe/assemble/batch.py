@@ -1,6 +1,5 @@
 """Decoded frames to the arrays of micro batches, one copy."""
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,11 +95,6 @@ def assemble(
             batch[name] = column[first:last]
         batch["loss_tokens"] = loss_tokens
     return batches
-
-
-@lru_cache(maxsize=8)
-def _ones(positions: int) -> memoryview:
-    return np.ones(positions, np.float32).data
 
 
 class _Countings(dict[int, memoryview]):
@@ -251,7 +245,7 @@ class _Writer:
         if self._trained is not None:
             return self._trained.astype(np.float32)
         mask = self._array(np.dtype(np.float32))
-        mask.data[:] = _ones(self._positions)
+        mask.fill(1.0)
         if self._aligned:
             mask[self._ends - 1] = 0.0
             mask[self._ends[self._going_on] - 1] = 1.0

@@ -165,8 +165,8 @@ def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64
 
 def counted(
     table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[int, SourceFim]
-) -> list[dict[int, Counts]]:
-    """Count what was done to the pieces of micro batches, by source number.
+) -> list[dict[int, dict[str, int]]]:
+    """Count what was done to the pieces of micro batches: `Counts` as a dict, by source number.
 
     Args:
         table: of a ground.
@@ -178,13 +178,13 @@ def counted(
     kinds = 4 * (np.minimum(table[SOURCE], others) + 1) + (table[FIM] & ORDER_BITS)
     sheets = len(cuts) - 1
     kinds += (np.arange(sheets) * width).repeat(np.diff(cuts))
-    found: list[dict[int, Counts]] = []
+    nothing = vars(Counts())
+    found: list[dict[int, dict[str, int]]] = []
     for counts in np.bincount(kinds, minlength=sheets * width).reshape(sheets, width).tolist():
-        done = {number: counts[4 * number + 4 : 4 * number + 8] for number in sources}
-        found.append(
-            {
-                number: Counts(pieces=sum(own), transformed=own[1] + own[2], spm=own[2], too_long=own[3])
-                for number, own in done.items()
-            }
-        )
+        done: dict[int, dict[str, int]] = {}
+        for number in sources:
+            left, first, second, too_long = counts[4 * number + 4 : 4 * number + 8]
+            pieces, hit = left + first + second + too_long, first + second
+            done[number] = {**nothing, "pieces": pieces, "transformed": hit, "spm": second, "too_long": too_long}
+        found.append(done)
     return found
