@@ -113,13 +113,11 @@ class Jobs(Iterator[Job]):
 
     def _next_steps(self) -> list[StepPlan]:
         """Return the next step, with those behind it that can be cut out of the same round at once; [] at the end."""
-        batch, place = self._stream.config.batch, self._schedule.place
+        batch, size_of = self._stream.config.batch, self._stream.size_of_step
         if batch.batch_by == "documents":
-            return self._schedule.several(self._stream.size_of_step, 1)
+            return self._schedule.several(size_of, 1)
         rows = self._at_once(self._schedule.seq_length()) * batch.micro_batch_size * self._topology.dp_size
-        return self._schedule.several(
-            self._stream.size_of_step, _CUT_AT_ONCE * rows // self._stream.size_of_step(place)
-        )
+        return self._schedule.several(size_of, _CUT_AT_ONCE * rows // size_of(self._schedule.place))
 
     def _at_once(self, seq_length: int) -> int:
         """Return how many micro batches are assembled at once."""

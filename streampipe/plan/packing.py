@@ -173,6 +173,7 @@ def best_fit(slots: NDArray[np.int64], seq_length: int, most: int | None) -> tup
         chosen.append(opening)
         if opening >= one:
             insort(openings, opening, 0, at)  # with less room than it had, or than was needed
+    numbers = np.array(chosen, np.int64)
     bins = np.empty(len(slots), np.int64)
-    bins[order] = np.where(np.array(chosen, np.int64) < 0, -1, np.array(chosen, np.int64) % one)
+    bins[order] = np.where(numbers < 0, -1, numbers % one)
     return bins, used
