@@ -294,6 +294,9 @@ class _Carrier(IterableDataset[Any]):
             yield error
 
 
+_COUNTED_AT_ONCE = 64
+
+
 class _Meter:
     """How long this process has waited for batches."""
 
@@ -303,6 +306,7 @@ class _Meter:
         self._waited = 0.0
         self._began = 0.0
         self._fim: dict[str, Counter[str]] = {}
+        self._uncounted: list[Mapping[str, Mapping[str, int]]] = []
 
     def count(self, waited: float, positions: int, tokens: int, fim: Mapping[str, Mapping[str, int]]) -> None:
         if not self._batches:
@@ -311,11 +315,17 @@ class _Meter:
         self._positions += positions
         self._tokens += tokens
         self._waited += waited
-        for name, counts in fim.items():
-            total = self._fim.setdefault(name, Counter())
-            for what, count in counts.items():
-                if count:  # of ten mostly two or three
-                    total[what] += count
+        if fim:
+            self._uncounted.append(fim)
+            if len(self._uncounted) == _COUNTED_AT_ONCE:
+                self._count_fim()
+
+    def _count_fim(self) -> None:
+        """Add up what waits: column by column for many batches, since item by item costs 3 µs a batch."""
+        for name, counts in self._uncounted[0].items() if self._uncounted else ():
+            columns = zip(*(fim[name].values() for fim in self._uncounted), strict=True)
+            self._fim.setdefault(name, Counter()).update(dict(zip(counts, map(sum, columns), strict=True)))
+        self._uncounted.clear()
 
     def padding(self) -> float:
         return 1 - self._tokens / self._positions if self._positions else 0.0
@@ -324,6 +334,7 @@ class _Meter:
         elapsed = time.perf_counter() - self._began
         rate = self._positions / elapsed if self._batches else 0.0
         told = {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}
+        self._count_fim()
         if not self._fim:
             return told
         sources = {name: fim_rates(counts) for name, counts in self._fim.items()}

@@ -57,6 +57,11 @@ class RankSteps:
         """Micro batches of the share."""
         return len(self.sequence_ids) // self.micro_batch_size
 
+    @cached_property
+    def fim_counts(self) -> list[dict[str, dict[str, int]]]:
+        """What is done to the pieces of each micro batch, by the names of sources, where cuts are planned."""
+        return counted(self.ground.table, self.ground.first[:: self.micro_batch_size], self.stream.fim_names)
+
     @property
     def micro_batches_of_step(self) -> int:
         """Micro batches of each step."""
@@ -171,9 +176,9 @@ def micro_batches_of(
     ground = share.ground.between(numbers.start * size, numbers.stop * size)
     views: Frames = share.views()
     marks = NO_MARKS
-    counts: list[dict[int, dict[str, int]]] = [{}] * len(numbers)
+    counts: list[dict[str, dict[str, int]]] = [{}] * len(numbers)
     if ground.copies is not None:
-        counts = counted(ground.table, ground.first[::size], stream.fim_sources)
+        counts = share.fim_counts[numbers.start : numbers.stop]
     elif stream.fim_sources or stream.fim_windows is not None:
         pieces = ground.pieces()
         if stream.fim_windows is not None:
@@ -184,12 +189,12 @@ def micro_batches_of(
             pieces, views, marks = transform(pieces, views, stream.fim_sources, multiple, aligned=aligned)
         one_per_row = batch_config.layout == "sbhd"
         ground = lay_out(pieces, size * len(numbers), seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
-        counts = [{source: vars(done) for source, done in marks.counts.items()}]
+        counts = [{name: vars(marks.counts[number]) for number, name in stream.fim_names.items()}]
     paper = Paper(len(numbers), size, seq_length, stream.pad_id)
     batches = assemble(ground, views, paper, batch_config, buffers, marks)
     for number, batch, done in zip(numbers, batches, counts, strict=True):
         if done:
-            batch["fim"] = {stream.config.sources[n].name: done[n] for n in sorted(done)}
+            batch["fim"] = done
         if stream.sources[0].members == 2:
             batch["pair_ids"] = batch["document_ids"]
         batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()

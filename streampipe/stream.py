@@ -69,6 +69,12 @@ class Stream:
         return self._fim.windows
 
     @property
+    def fim_names(self) -> dict[int, str]:
+        """Names of the sources that have fill-in-the-middle, by position in `config.sources`, which is their order."""
+        numbers = self._fim.windows.sources if self._fim.windows is not None else self._fim.sources
+        return {number: self.config.sources[number].name for number in sorted(numbers)}
+
+    @property
     def changes_tokens(self) -> bool:
         """Whether pieces are changed by what their tokens are, so that each micro batch is made by itself."""
         return self.fim_windows is not None or (bool(self.fim_sources) and self._fim.planned is None)

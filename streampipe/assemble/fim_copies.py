@@ -164,27 +164,28 @@ def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64
 
 
 def counted(
-    table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[int, SourceFim]
-) -> list[dict[int, dict[str, int]]]:
-    """Count what was done to the pieces of micro batches: `Counts` as a dict, by source number.
+    table: NDArray[np.int64], cuts: NDArray[np.int64], names: Mapping[int, str]
+) -> list[dict[str, dict[str, int]]]:
+    """Count what was done to the pieces of micro batches: `Counts` as a dict, by the name of their source.
 
     Args:
         table: of a ground.
         cuts: int64 [micro batches + 1], the segments of micro batch i are `cuts[i]` up to `cuts[i + 1]`.
-        sources: those that have fill-in-the-middle.
+        names: of the sources that have fill-in-the-middle, by number.
     """
-    others = max(sources) + 1  # sources behind those counted; dummy documents are of source -1
+    others = max(names) + 1  # sources behind those counted; dummy documents are of source -1
     width = 4 * (others + 2)
     kinds = 4 * (np.minimum(table[SOURCE], others) + 1) + (table[FIM] & ORDER_BITS)
     sheets = len(cuts) - 1
     kinds += (np.arange(sheets) * width).repeat(np.diff(cuts))
     nothing = vars(Counts())
-    found: list[dict[int, dict[str, int]]] = []
+    found: list[dict[str, dict[str, int]]] = []
     for counts in np.bincount(kinds, minlength=sheets * width).reshape(sheets, width).tolist():
-        done: dict[int, dict[str, int]] = {}
-        for number in sources:
+        of_sources: dict[str, dict[str, int]] = {}
+        for number, name in names.items():
             left, first, second, too_long = counts[4 * number + 4 : 4 * number + 8]
-            pieces, hit = left + first + second + too_long, first + second
-            done[number] = {**nothing, "pieces": pieces, "transformed": hit, "spm": second, "too_long": too_long}
-        found.append(done)
+            done = of_sources[name] = nothing.copy()
+            done["pieces"], done["transformed"] = left + first + second + too_long, first + second
+            done["spm"], done["too_long"] = second, too_long
+        found.append(of_sources)
     return found
