@@ -121,7 +121,7 @@ class _Writer:
         self._buffers, self._marks, self._frames = buffers, marks, frames
         self._dtype = np.dtype(config.token_dtype)
         self._aligned = config.labels == "aligned"
-        self._copies, self._patches = ground.copies, ground.patches
+        self._copies = None if ground.copies is None else ground.copies.lines.T
         self._table = table = ground.table
         self._room, length, source = table[ROOM], table[LENGTH], table[SOURCE]
         self._borders = np.zeros(len(length) + 1, np.int32)
@@ -192,7 +192,7 @@ class _Writer:
         """
         table, frames, form = self._table, self._frames, self._frames[-1].format
         if self._copies is not None:  # with what is padded
-            slices = zip(*self._copies.lines.T.tolist(), strict=True)
+            slices = zip(*self._copies[:3].tolist(), strict=True)
         else:
             offset = table[OFFSET]
             slices = zip(table[FRAME].tolist(), offset.tolist(), (offset + table[LENGTH]).tolist(), strict=True)
@@ -203,9 +203,10 @@ class _Writer:
             parts = [part for pair in zip(parts, (padding[:room] for room in spare), strict=True) for part in pair]
         tokens = self._array(self._dtype)
         tokens[:] = np.frombuffer(b"".join(parts), form)
-        if self._patches is not None:
-            position, ids = self._patches.lines.T
-            tokens[self._begins[self._patches.of()] + position] = ids
+        if self._copies is not None:
+            _, first, last, ids = self._copies
+            written = (ids >= 0).nonzero()[0]
+            tokens[((last - first).cumsum() - (last - first))[written]] = ids[written]
         return tokens
 
     def labels(self, tokens: NDArray[Any]) -> NDArray[Any]:

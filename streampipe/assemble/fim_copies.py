@@ -1,12 +1,12 @@
 """Cuts at token borders, planned for a whole round: no token decides anything of them, so a micro batch only copies.
 
 Where a piece is cut hangs on its choice and its length alone. So the slices of frames that it is made of are listed
-before any frame is read. The ids that stand between parts are written over what was copied: the slice of a part begins
-as many tokens earlier as stand before it.
+before any frame is read. The id that stands before a part is written over what was copied: the slice of the part begins
+one token earlier. Further ids are slices of padding, of one token each.
 `assemble.fim.transform` makes the same of the tokens, piece by piece, and serves where more must be known of parts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
 from streampipe.assemble.fim_cuts import Counts
-from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Ground, attached
+from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Attached, Ground, attached
 from streampipe.rng import sorted_cuts
 
 _NOTHING, _PREFIX, _SUFFIX, _MIDDLE = 0, 1, 2, 3
+_NO_ID = -1
+_Column = NDArray[np.int64] | int
+_Slices = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
 
 
 class _Run(NamedTuple):
@@ -85,73 +88,100 @@ def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: boo
         aligned: how labels stand.
 
     Returns:
-        the ground with the lengths that pieces then have, and with `copies` and `patches`; FRAME and OFFSET still tell
-        where the tokens of a piece lie. A piece that goes on fills a sequence, so none was chosen that does.
+        the ground with the lengths that pieces then have, and with `copies`; FRAME and OFFSET still tell where the
+        tokens of a piece lie. A piece that goes on fills a sequence, so none was chosen that does.
     """
     table = ground.table.copy()
     order = table[FIM] & ORDER_BITS
     chosen = np.zeros(table.shape[1], np.bool_)
-    copies: list[NDArray[np.int64]] = []
-    patches: list[NDArray[np.int64]] = []
+    masked = ground.trained is not None or any(own.middle_only for own in fim.sources.values())
+    copies: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     spans: list[NDArray[np.int64]] = []
     for (number, choice), runs in fim.orders.items():
         own = fim.sources[number]
         rows = np.flatnonzero((table[SOURCE] == number) & (order == choice))
-        lines, between, last_part = _cut(ground.table[:, rows], rows, own, runs, pad_frame)
-        copies.append(lines)
-        patches.append(between)
+        pieces = [table[column, rows] for column in (FIM, FRAME, OFFSET, LENGTH)]
+        slices, last_part = _cut(pieces, own, runs, pad_frame)
+        copies.append((rows, slices))
         chosen[rows] = True
         table[LENGTH, rows] += own.orders[choice - 1].added
-        need = table[LENGTH, rows]
-        spans.append(np.column_stack([rows, need - last_part if own.middle_only else np.ones_like(need), need]))
+        if masked:
+            need = table[LENGTH, rows]
+            spans.append(np.column_stack([rows, need - last_part if own.middle_only else np.ones_like(need), need]))
     left = np.flatnonzero(~chosen)
-    copies.append(np.column_stack([left, *table[FRAME : LENGTH + 1, left]]))
-    copies[-1][:, 3] += copies[-1][:, 2]
+    frame, begin = table[FRAME, left], table[OFFSET, left]
+    copies.append((left, _slices([(frame, begin, begin + table[LENGTH, left], _NO_ID)], len(left))))
     padded = np.flatnonzero(table[LENGTH] < table[ROOM])
-    nothing = np.zeros_like(padded)
-    copies.append(np.column_stack([padded, nothing + pad_frame, nothing, (table[ROOM] - table[LENGTH])[padded]]))
-    trained = None if ground.trained is None else ground.trained.numbered()
-    if trained is None and any(own.middle_only for own in fim.sources.values()):
-        trained = _all_targets(table, aligned=aligned)
-    if trained is not None:
+    spare = table[ROOM, padded] - table[LENGTH, padded]
+    copies.append((padded, _slices([(pad_frame, 0, spare, _NO_ID)], len(padded))))
+    trained = None
+    if masked:
+        before = _all_targets(table, aligned=aligned) if ground.trained is None else ground.trained.numbered()
         made = np.concatenate(spans)
         made[:, 1:] -= aligned
-        trained = np.concatenate([trained[~chosen[trained[:, 0]]], made[made[:, 1] < made[:, 2]]])
-    lists = (trained, np.concatenate(copies), np.concatenate(patches))
-    of_trained, *rest = (None if lines is None else attached(lines, table.shape[1]) for lines in lists)
-    return Ground(table, ground.first, of_trained, ground.fragments, *rest)
+        spans = [before[~chosen[before[:, 0]]], made[made[:, 1] < made[:, 2]]]
+        trained = attached(np.concatenate(spans), table.shape[1])
+    return Ground(table, ground.first, trained, ground.fragments, _one_after_another(copies, table.shape[1]))
 
 
 def _cut(
-    table: NDArray[np.int64], rows: NDArray[np.int64], own: SourceFim, runs: list[_Run], pad_frame: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return what pieces of one source and order are made of: copies, patches, tokens of each middle with its end."""
-    word, frame, begin = table[FIM], table[FRAME], table[OFFSET]
-    end = begin + table[LENGTH]
+    pieces: Sequence[NDArray[np.int64]], own: SourceFim, runs: list[_Run], pad_frame: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what pieces of one source and order are made of: slices, and tokens of each middle with its end.
+
+    Args:
+        pieces: the choice, frame, offset and length of each.
+        own: of the source.
+        runs: of the order.
+        pad_frame: the frame of padding.
+    """
+    word, frame, begin, length = pieces
+    end = begin + length
     low = begin + own.start * ((word & BEGINNING) > 0)
     high = end - own.end * ((word & END) > 0)
     one, two = sorted_cuts(word.view(np.uint64), high - low).T + low
     parts = {_NOTHING: (high, high), _PREFIX: (low, one), _SUFFIX: (two, high), _MIDDLE: (one, two)}
-    slices: list[tuple[NDArray[np.int64] | int, NDArray[np.int64] | int, NDArray[np.int64] | int]]
-    slices = [(frame, begin, low)]
-    patches = [np.empty((0, 3), np.int64)]
-    place = low - begin  # where the run begins in the piece
+    slices: list[_Slices] = [(frame, begin, low, _NO_ID)]
     for run in runs:
-        lead, first, last = len(run.ids), parts[run.first][0], parts[run.last][1]
-        short = first < lead  # the beginning of a frame: what the ids overwrite is copied from padding
-        if short.any():
-            slices.append((pad_frame, 0, lead * short))
-        slices.append((frame, first - lead * ~short, last))
-        patches += [np.column_stack([rows, place + at, np.full_like(rows, id_)]) for at, id_ in enumerate(run.ids)]
-        place = place + lead + last - first
-    slices.append((frame, high, end))
-    lines = np.empty((len(rows), len(slices), 4), np.int64)
-    lines[:, :, 0] = rows[:, None]
-    for number, columns in enumerate(slices):
-        for column, values in enumerate(columns, 1):
-            lines[:, number, column] = values
-    flat = lines.reshape(-1, 4)
-    return flat[flat[:, 2] < flat[:, 3]], np.concatenate(patches), two - one + end - high
+        first, last = parts[run.first][0], parts[run.last][1]
+        *alone, leading = run.ids or [_NO_ID]
+        slices += [(pad_frame, 0, 1, id_) for id_ in alone]
+        if leading == _NO_ID:
+            slices.append((frame, first, last, _NO_ID))
+            continue
+        # The beginning of a frame has no token before it: the id is then a slice by itself.
+        early = first == 0
+        if early.any():
+            slices.append((pad_frame, 0, early.astype(np.int64), leading))
+        slices.append((frame, first - ~early, last, np.where(early, _NO_ID, leading)))
+    slices.append((frame, high, end, _NO_ID))
+    return _slices(slices, len(word)), two - one + end - high
+
+
+def _slices(columns: Sequence[_Slices], pieces: int) -> NDArray[np.int64]:
+    """Return slices of pieces, some of them empty: int64 [pieces, slices, 4]."""
+    made = np.empty((pieces, len(columns), 4), np.int64)
+    for number, column in enumerate(columns):
+        for place, values in enumerate(column):
+            made[:, number, place] = values
+    return made
+
+
+def _one_after_another(copies: list[tuple[NDArray[np.int64], NDArray[np.int64]]], segments: int) -> Attached:
+    """Lay out the slices of segments; those of a segment stay in the order of `copies`, empty ones are left out."""
+    filled = [slices[..., 1] < slices[..., 2] for _, slices in copies]
+    counts = np.zeros(segments, np.int64)
+    for (rows, _), real in zip(copies, filled, strict=True):
+        counts[rows] += real.sum(axis=1)
+    first = np.zeros(segments + 1, np.int64)
+    counts.cumsum(out=first[1:])
+    lines = np.empty((first[-1], 4), np.int64)
+    place = first[:-1].copy()
+    for (rows, slices), real in zip(copies, filled, strict=True):
+        behind = place[rows][:, None] + real.cumsum(axis=1)
+        lines[behind[real] - 1] = slices[real]
+        place[rows] = behind[:, -1]
+    return Attached(first, lines)
 
 
 def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64]:

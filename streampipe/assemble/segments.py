@@ -26,10 +26,9 @@ class Segments:
         trained_count: int64, how many positions of each are trained, as planned; None likewise.
         fragments: int64 [K, 4], sorted: a piece, tokens `[begin, end)` of it that are transformed by themselves, and
             their choice, as `plan.fim` drew it; None where no source is split.
-        copies: int64 [K, 4], sorted: a piece, and a frame with the tokens `[begin, end)` of it; in their order they
-            fill the slot, padding included. None where a piece is one slice: that at `offset`.
-        patches: int64 [M, 3], sorted: a piece, a position of it, and the id that stands there in place of what was
-            copied; None likewise.
+        copies: int64 [K, 5], sorted: a piece, a frame with the tokens `[begin, end)` of it, and the id that stands in
+            place of the first of them, -1 for none; in their order they fill the slot, padding included. None where a
+            piece is one slice: that at `offset`.
     """
 
     row: NDArray[np.int64]
@@ -46,7 +45,6 @@ class Segments:
     trained_count: NDArray[np.int64] | None = None
     fragments: NDArray[np.int64] | None = None
     copies: NDArray[np.int64] | None = None
-    patches: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -116,7 +114,7 @@ class Ground:
         table: int64 [8 or 10, S]: the columns of `Segments`, by the numbers above. A dummy document is of source, epoch
             and document -1; its tokens fill its room, and are the beginning of a frame of padding.
         first: int64 [rows + 1], the segments of row i are `first[i]` up to `first[i + 1]`.
-        trained, fragments, patches: as `Segments` has them, but of segments.
+        trained, fragments: as `Segments` has them, but of segments.
         copies: likewise, with those of dummy documents.
     """
 
@@ -125,7 +123,6 @@ class Ground:
     trained: Attached | None = None
     fragments: Attached | None = None
     copies: Attached | None = None
-    patches: Attached | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "Ground":
         """Return some rows, in the order asked for."""
@@ -151,19 +148,19 @@ class Ground:
         return Segments(row, frame, offset, length, slot, *narrow, document, trained, fim, count, *others)
 
     def _lists(self) -> tuple[Attached | None, ...]:
-        return self.trained, self.fragments, self.copies, self.patches
+        return self.trained, self.fragments, self.copies
 
 
 def joined(grounds: Sequence[Ground], shifts: Sequence[int]) -> Ground:
     """Return the rows of several grounds as one; to the frames of each a shift is added."""
     tables = [ground.table.copy() for ground in grounds]
-    lists: list[list[Attached]] = [[], [], [], []]
+    lists: list[list[Attached]] = [[], [], []]
     for ground, table, shift in zip(grounds, tables, shifts, strict=True):
         table[FRAME] += shift
         copies = ground.copies
         if copies is not None:
-            copies = Attached(copies.first, copies.lines + np.array([shift, 0, 0]))
-        for kind, own in zip(lists, (ground.trained, ground.fragments, copies, ground.patches), strict=True):
+            copies = Attached(copies.first, copies.lines + np.array([shift, 0, 0, 0]))
+        for kind, own in zip(lists, (ground.trained, ground.fragments, copies), strict=True):
             kind.extend([] if own is None else [own])
     first = _one_after_another([ground.first for ground in grounds])
     both = (
@@ -213,15 +210,15 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     table[LENGTH, first[tails + 1] - 1] = table[ROOM, first[tails + 1] - 1] = seq_length - used[tails]
     for number, column in enumerate(columns):
         table[number, place] = column
-    numbered = (segments.trained, segments.fragments, segments.copies, segments.patches)
-    trained, fragments, copies, patches = (
+    numbered = (segments.trained, segments.fragments, segments.copies)
+    trained, fragments, copies = (
         None if lines is None else np.column_stack([place[lines[:, 0]], lines[:, 1:]]) for lines in numbered
     )
     if copies is not None:
         empty = first[tails + 1] - 1
-        rest = np.column_stack([empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty]])
+        rest = np.column_stack(
+            [empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty], np.full_like(empty, -1)]
+        )
         copies = np.concatenate([copies, rest])
-    lists = (
-        None if lines is None else attached(lines, table.shape[1]) for lines in (trained, fragments, copies, patches)
-    )
+    lists = (None if lines is None else attached(lines, table.shape[1]) for lines in (trained, fragments, copies))
     return Ground(table, first, *lists)

@@ -47,14 +47,14 @@ def rows_of_pieces(draw):
         fragments = [(*span, 2**62 + number) for number, span in enumerate(spans)]
         pieces = replace(pieces, fragments=np.array(fragments, np.int64).reshape(-1, 4))
     if draw(st.booleans()):
-        patches = [(piece, begin, number) for number, (piece, begin, _) in enumerate(spans)]
-        pieces = replace(pieces, patches=np.array(patches, np.int64).reshape(-1, 3))
+        copies = [(piece, 0, begin, end, number) for number, (piece, begin, end) in enumerate(spans)]
+        pieces = replace(pieces, copies=np.array(copies, np.int64).reshape(-1, 5))
     return pieces, rows
 
 
 def told(ground):
-    """Each row as its segments with their columns, trained spans, fragments and patches."""
-    lists = [own.numbered().tolist() for own in (ground.trained, ground.fragments, ground.patches) if own is not None]
+    """Each row as its segments with their columns, trained spans, fragments and copies."""
+    lists = [own.numbered().tolist() for own in (ground.trained, ground.fragments, ground.copies) if own is not None]
     return [
         [
             (ground.table[:, s].tolist(), [[line[1:] for line in lines if line[0] == s] for lines in lists])
