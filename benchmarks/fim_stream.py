@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe import build_loader, config_from
+from streampipe.assemble.fim_cuts import FIM_COUNTS
 from streampipe.config import StreamConfig
 from streampipe.stream import open_stream
 
@@ -77,7 +78,7 @@ def checked(batch: dict[str, Any], lengths: NDArray[np.int64], seen: NDArray[np.
     second &= _filled(before[SUFFIX], two + 1, three) & _filled(before[PREFIX], three + 1, three + 1 + prefix)
     require((first | second) & _filled(before[MIDDLE], end - middle, end), "are cut from their sentinels", batch)
     np.add.at(seen, document, 1)
-    told = batch["fim"]["mock"]
+    told = dict(zip(FIM_COUNTS, batch["fim_counts"][0], strict=True))
     both = int((first & second).sum())  # without a prefix the two orders are one
     if not second.sum() - both <= told["spm"] <= second.sum() or told["transformed"] != hit.sum():
         raise AssertionError(f"counts do not agree: {told}, {second.sum()}, {both}, {hit.sum()}")

@@ -96,8 +96,8 @@ class TensorBatches(Iterator[dict[str, Any]]):
 
     def __next__(self) -> dict[str, Any]:
         if not self._made:
-            self._made.extend(map(as_tensors, next(self._batches)))
-        batch = self._made.popleft()
+            self._made.extend(next(self._batches))
+        batch = as_tensors(self._made.popleft())
         self._state = {"cursor": batch["cursor"], "skip": self._workers - 1}
         return batch
 

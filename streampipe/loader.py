@@ -3,8 +3,7 @@
 import hashlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -102,7 +101,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
             raise
         tokens = _tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
         positions = int(batch["tokens"].numel())
-        self._meter.count(time.perf_counter() - began, positions, tokens, batch.get("fim", {}))
+        self._meter.count(time.perf_counter() - began, positions, tokens, batch.get("fim_counts"))
         self._state = batch["cursor"]
         self._log(batch)
         return batch
@@ -159,7 +158,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         if self.config.batch.batch_by == "documents":
             padding = self._meter.padding()
         planned = {"steps": cursor.step, "sequences": cursor.sequences, "tokens": tokens}
-        return planned | {"padding": padding, "sources": sources} | self._meter.read()
+        return planned | {"padding": padding, "sources": sources} | self._meter.read(self.stream.fim_names.values())
 
     def close(self) -> None:
         """Stop threads and workers. The loader can be iterated again and goes on from its cursor."""
@@ -294,48 +293,46 @@ class _Carrier(IterableDataset[Any]):
             yield error
 
 
-_COUNTED_AT_ONCE = 64
+# Counts of as many batches are added up at once.
+_ADDED_AT_ONCE = 64
 
 
 class _Meter:
-    """How long this process has waited for batches."""
+    """How long this process has waited for batches, and what fill-in-the-middle did to them."""
 
     def __init__(self) -> None:
         self._batches = 0
         self._positions = self._tokens = 0
         self._waited = 0.0
         self._began = 0.0
-        self._fim: dict[str, Counter[str]] = {}
-        self._uncounted: list[Mapping[str, Mapping[str, int]]] = []
+        self._fim: list[list[list[int]]] = []  # to be added up
 
-    def count(self, waited: float, positions: int, tokens: int, fim: Mapping[str, Mapping[str, int]]) -> None:
+    def count(self, waited: float, positions: int, tokens: int, fim_counts: list[list[int]] | None) -> None:
         if not self._batches:
             self._began = time.perf_counter() - waited
         self._batches += 1
         self._positions += positions
         self._tokens += tokens
         self._waited += waited
-        if fim:
-            self._uncounted.append(fim)
-            if len(self._uncounted) == _COUNTED_AT_ONCE:
-                self._count_fim()
-
-    def _count_fim(self) -> None:
-        """Add up what waits: column by column for many batches, since item by item costs 3 µs a batch."""
-        for name, counts in self._uncounted[0].items() if self._uncounted else ():
-            columns = zip(*(fim[name].values() for fim in self._uncounted), strict=True)
-            self._fim.setdefault(name, Counter()).update(dict(zip(counts, map(sum, columns), strict=True)))
-        self._uncounted.clear()
+        if fim_counts is not None:
+            self._fim.append(fim_counts)
+            if len(self._fim) == _ADDED_AT_ONCE:
+                self._fim = [_sums(self._fim)]
 
     def padding(self) -> float:
         return 1 - self._tokens / self._positions if self._positions else 0.0
 
-    def read(self) -> dict[str, Any]:
+    def read(self, fim_names: Iterable[str]) -> dict[str, Any]:
         elapsed = time.perf_counter() - self._began
         rate = self._positions / elapsed if self._batches else 0.0
         told = {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}
-        self._count_fim()
         if not self._fim:
             return told
-        sources = {name: fim_rates(counts) for name, counts in self._fim.items()}
-        return told | {"fim": fim_rates(sum(self._fim.values(), Counter())) | {"sources": sources}}
+        counts = _sums(self._fim)
+        sources = {name: fim_rates(own) for name, own in zip(fim_names, counts, strict=True)}
+        return told | {"fim": fim_rates(*_sums([[own] for own in counts])) | {"sources": sources}}
+
+
+def _sums(tables: list[list[list[int]]]) -> list[list[int]]:
+    """Add up tables of the same rows and columns."""
+    return [[sum(column) for column in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]

@@ -1,7 +1,7 @@
 """What one rank gets of steps: its pieces, micro batch after micro batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from math import lcm
 from typing import Any
@@ -58,9 +58,9 @@ class RankSteps:
         return len(self.sequence_ids) // self.micro_batch_size
 
     @cached_property
-    def fim_counts(self) -> list[dict[str, dict[str, int]]]:
-        """What is done to the pieces of each micro batch, by the names of sources, where cuts are planned."""
-        return counted(self.ground.table, self.ground.first[:: self.micro_batch_size], self.stream.fim_names)
+    def fim_counts(self) -> list[list[list[int]]]:
+        """What is done to the pieces of each micro batch, where cuts are planned, as `counted` tells it."""
+        return counted(self.ground.table, self.ground.first[:: self.micro_batch_size], [*self.stream.fim_names])
 
     @property
     def micro_batches_of_step(self) -> int:
@@ -176,7 +176,7 @@ def micro_batches_of(
     ground = share.ground.between(numbers.start * size, numbers.stop * size)
     views: Frames = share.views()
     marks = NO_MARKS
-    counts: list[dict[str, dict[str, int]]] = [{}] * len(numbers)
+    counts: Sequence[list[list[int]] | None] = [None] * len(numbers)
     if ground.copies is not None:
         counts = share.fim_counts[numbers.start : numbers.stop]
     elif stream.fim_sources or stream.fim_windows is not None:
@@ -189,12 +189,12 @@ def micro_batches_of(
             pieces, views, marks = transform(pieces, views, stream.fim_sources, multiple, aligned=aligned)
         one_per_row = batch_config.layout == "sbhd"
         ground = lay_out(pieces, size * len(numbers), seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
-        counts = [{name: vars(marks.counts[number]) for number, name in stream.fim_names.items()}]
+        counts = [[list(astuple(marks.counts[number])) for number in stream.fim_names]]
     paper = Paper(len(numbers), size, seq_length, stream.pad_id)
     batches = assemble(ground, views, paper, batch_config, buffers, marks)
     for number, batch, done in zip(numbers, batches, counts, strict=True):
-        if done:
-            batch["fim"] = done
+        if done is not None:
+            batch["fim_counts"] = done
         if stream.sources[0].members == 2:
             batch["pair_ids"] = batch["document_ids"]
         batch["sequence_ids"] = share.sequence_ids[number * size : (number + 1) * size].copy()

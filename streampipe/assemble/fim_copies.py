@@ -15,11 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
-from streampipe.assemble.fim_cuts import Counts
+from streampipe.assemble.fim_cuts import FIM_COUNTS
 from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Attached, Ground, attached
 from streampipe.rng import sorted_cuts
 
 _NOTHING, _PREFIX, _SUFFIX, _MIDDLE = 0, 1, 2, 3
+# What a piece counts as by its choice: left alone, in the first order, in the second, too long with its sentinels.
+_COUNTED_AS = np.array(
+    [
+        [name in told for name in FIM_COUNTS]
+        for told in (["pieces"], ["pieces", "transformed"], ["pieces", "transformed", "spm"], ["pieces", "too_long"])
+    ],
+    np.int64,
+)
 _NO_ID = -1
 _Column = NDArray[np.int64] | int
 _Slices = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
@@ -193,29 +201,19 @@ def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64
     return spans
 
 
-def counted(
-    table: NDArray[np.int64], cuts: NDArray[np.int64], names: Mapping[int, str]
-) -> list[dict[str, dict[str, int]]]:
-    """Count what was done to the pieces of micro batches: `Counts` as a dict, by the name of their source.
+def counted(table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Sequence[int]) -> list[list[list[int]]]:
+    """Count what was done to the pieces of micro batches: for each of them, for each source, what `FIM_COUNTS` lists.
 
     Args:
         table: of a ground.
         cuts: int64 [micro batches + 1], the segments of micro batch i are `cuts[i]` up to `cuts[i + 1]`.
-        names: of the sources that have fill-in-the-middle, by number.
+        sources: numbers of those that have fill-in-the-middle.
     """
-    others = max(names) + 1  # sources behind those counted; dummy documents are of source -1
+    others = max(sources) + 1  # sources behind those counted; dummy documents are of source -1
     width = 4 * (others + 2)
-    kinds = 4 * (np.minimum(table[SOURCE], others) + 1) + (table[FIM] & ORDER_BITS)
+    choice = 4 * (np.minimum(table[SOURCE], others) + 1) + (table[FIM] & ORDER_BITS)
     sheets = len(cuts) - 1
-    kinds += (np.arange(sheets) * width).repeat(np.diff(cuts))
-    nothing = vars(Counts())
-    found: list[dict[str, dict[str, int]]] = []
-    for counts in np.bincount(kinds, minlength=sheets * width).reshape(sheets, width).tolist():
-        of_sources: dict[str, dict[str, int]] = {}
-        for number, name in names.items():
-            left, first, second, too_long = counts[4 * number + 4 : 4 * number + 8]
-            done = of_sources[name] = nothing.copy()
-            done["pieces"], done["transformed"] = left + first + second + too_long, first + second
-            done["spm"], done["too_long"] = second, too_long
-        found.append(of_sources)
-    return found
+    choice += (np.arange(sheets) * width).repeat(np.diff(cuts))
+    done = np.bincount(choice, minlength=sheets * width).reshape(sheets, others + 2, 4)
+    counts: list[list[list[int]]] = (done.take(np.array(sources) + 1, axis=1) @ _COUNTED_AS).tolist()
+    return counts

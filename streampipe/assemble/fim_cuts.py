@@ -1,7 +1,7 @@
 """Where a text is cut into prefix, suffix and middle."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
 from streampipe.rng import sorted_cut
@@ -54,8 +54,12 @@ class Counts:
     whole: int = 0
 
 
-def fim_rates(counts: Mapping[str, int]) -> dict[str, float]:
-    """Turn counts of fill-in-the-middle into what is told of them."""
+FIM_COUNTS = tuple(field.name for field in fields(Counts))  # the columns of `batch["fim_counts"]`
+
+
+def fim_rates(amounts: Sequence[int]) -> dict[str, float]:
+    """Turn what was counted, in the order of `FIM_COUNTS`, into what is told of it."""
+    counts = dict(zip(FIM_COUNTS, amounts, strict=True))
     rates = {
         "rate": counts["transformed"] / max(1, counts["pieces"]),
         "spm_rate": counts["spm"] / max(1, counts["transformed"] - counts["split"] + counts["fragments"]),

@@ -1,9 +1,12 @@
 """Reads transformed pieces back out of batches, by what the batch says of itself."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 from laws import plain
+
+from streampipe.assemble.fim_cuts import FIM_COUNTS
 
 NONE, PREFIX, SUFFIX, MIDDLE, SENTINEL = range(5)
 
@@ -41,6 +44,12 @@ class Piece:
         """Kinds as they follow each other; empty parts do not show."""
         changes = np.flatnonzero(np.diff(self.kinds, prepend=-1))
         return self.kinds[changes].tolist()
+
+
+def fim_counts(batch):
+    """What was done to the only source with fill-in-the-middle."""
+    ((*counts,),) = batch["fim_counts"]
+    return Counter(dict(zip(FIM_COUNTS, counts, strict=True)))
 
 
 def pieces_of(batch):

@@ -1,6 +1,7 @@
 """Documents split at separators: each fragment is transformed by itself, and all that is between stays where it was."""
 
 import random
+from collections import Counter
 from functools import cache
 from itertools import groupby
 from math import sqrt
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from fim.parts import MIDDLE, NONE, PREFIX, SENTINEL, SUFFIX, pieces_of
+from fim.parts import MIDDLE, NONE, PREFIX, SENTINEL, SUFFIX, fim_counts, pieces_of
 from fim.test_text import encoder
 from fim.tokenizers_of import LINES, cl100k
 from hypothesis import given
@@ -329,10 +330,9 @@ def stream(folder, changes=None, *, epochs=1, **fim):
 def test_a_stream_gives_every_document_back(folder, policy, multiple):
     """Pieces of documents longer than a sequence are cut in the middle of fragments."""
     config = stream(folder, {"packing.policy": policy, "packing.document_multiple": multiple})
-    met, counts = {0: {}, 1: {}}, {}
+    met, counts = {0: {}, 1: {}}, Counter()
     for batch in take(config, None):
-        for name, number in batch["fim"]["code"].items():
-            counts[name] = counts.get(name, 0) + number
+        counts += fim_counts(batch)
         for piece in pieces_of(batch):
             met[piece.source].setdefault(piece.document, []).append(restored(piece.tokens, piece.kinds))
             assert piece.source == 1 or not piece.transformed
@@ -496,7 +496,7 @@ def test_the_settings_are_part_of_the_cursor_and_the_rate_changes_with_a_phase(f
 
 def test_metrics_tell_how_many_fragments_there_were(folder):
     with build_loader(stream(folder)) as loader:
-        spm = sum(batch["fim"]["code"]["spm"] for _, batch in zip(range(10), loader, strict=False))
+        spm = sum(fim_counts(batch)["spm"] for _, batch in zip(range(10), loader, strict=False))
         told = loader.metrics()["fim"]
     texts = told["sources"]["code"]["fragments"]
     assert texts > 30

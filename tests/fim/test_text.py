@@ -3,12 +3,13 @@
 import json
 import random
 from array import array
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fim.parts import PREFIX, pieces_of
+from fim.parts import PREFIX, fim_counts, pieces_of
 from fim.tokenizers_of import BY_WINDOWS, EVERY, LINES, WHOLE
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,11 +213,11 @@ def test_trained_tokens_are_known_before_the_text_is(corpus):
 def test_exempt_texts_are_left_alone_and_the_count_stays_exact(corpus, labels):
     folder, name, documents = corpus
     config = stream(folder, {"batch.labels": labels}, rate=1, no_prefix="def main")
-    counts, steps = {}, {}
+    counts, steps = Counter(), {}
     for batch in take(config, None):
         steps.setdefault((batch["step"], batch["step_loss_tokens"]), []).append(batch["loss_tokens"])
         assert batch["loss_tokens"] == batch["loss_mask"].sum()
-        counts = {key: counts.get(key, 0) + number for key, number in batch["fim"]["code"].items()}
+        counts += fim_counts(batch)
         for piece in pieces_of(batch):
             if piece.transformed and piece.restored() == documents[piece.document].tolist():
                 text = encoder(name).text_of(documents[piece.document][:-1].tolist(), first=True)
@@ -291,6 +292,6 @@ def test_a_stream_whose_texts_are_all_exempt_is_the_stream_without(tmp_path):
     met = []
     for batch in take(stream(tmp_path, rate=1, no_prefix="def f"), None):
         met += [(piece.document, piece.tokens.tolist()) for piece in pieces_of(batch)]
-        assert batch["fim"]["code"]["exempt"] == batch["fim"]["code"]["pieces"]
+        assert fim_counts(batch)["exempt"] == fim_counts(batch)["pieces"]
         assert batch["cu_seqlens"].equal(batch["cu_seqlens_padded"])
     assert sorted(met) == [(i, ids.tolist()) for i, ids in enumerate(documents)]

@@ -1,10 +1,11 @@
 """Fill-in-the-middle between tokens: every document comes back, on any topology, from any cursor."""
 
+from collections import Counter
 from math import sqrt
 
 import numpy as np
 import pytest
-from fim.parts import MIDDLE, PREFIX, SENTINEL, SUFFIX, pieces_of
+from fim.parts import MIDDLE, PREFIX, SENTINEL, SUFFIX, fim_counts, pieces_of
 from laws import assert_lockstep, same_batch, sequences_of, take, take_all_ranks
 from streams import SEQ_LENGTH, drawn_lengths, raw_stream, spelled, write_documents, write_source
 
@@ -104,13 +105,12 @@ def test_cuts_are_uniform_over_a_document(folder):
 
 def test_a_piece_that_no_longer_fits_is_left_alone_and_counted(folder):
     config = stream(folder, rate=1)
-    counts = {}
+    counts = Counter()
     for batch in take(config, None):
         for piece in pieces_of(batch):
             if piece.source == 1:
                 assert piece.transformed == (len(piece.tokens) - 3 * piece.transformed <= SEQ_LENGTH - 3)
-        for name, number in batch["fim"]["code"].items():
-            counts[name] = counts.get(name, 0) + number
+        counts += fim_counts(batch)
     whole = sum(length // SEQ_LENGTH + (length % SEQ_LENGTH > SEQ_LENGTH - 3) for length in LENGTHS["code"])
     assert counts["too_long"] == whole > 0
     assert counts["transformed"] + counts["too_long"] == counts["pieces"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pytest
+from fim.parts import fim_counts
 from shards.forgeries import publish
 from tokenizers import AddedToken, Tokenizer
 
@@ -186,6 +187,6 @@ def test_a_stream_splits_what_the_build_recorded(build, rows, tok, documents):
                     assert own[-1] == end
                     assert (own == end).sum() == 1
                     met += int((own == separator).sum())
-            fragments += batch["fim"]["code"]["fragments"]
+            fragments += fim_counts(batch)["fragments"]
     assert met == "".join(repositories()).count(SEP)
     assert fragments > 200
