@@ -30,7 +30,8 @@ _COUNTED_AS = np.array(
 )
 _NO_ID = -1
 _Column = NDArray[np.int64] | int
-_Slices = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
+_Slice = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
+_Copies = tuple[NDArray[np.intp], list[_Slice]]  # segments, and slices of each of them
 
 
 class _Run(NamedTuple):
@@ -100,45 +101,47 @@ def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: boo
         tokens of a piece lie. A piece that goes on fills a sequence, so none was chosen that does.
     """
     table = ground.table.copy()
-    order = table[FIM] & ORDER_BITS
-    chosen = np.zeros(table.shape[1], np.bool_)
+    order, early = table[FIM] & ORDER_BITS, table[OFFSET] == 0
+    left = np.ones(table.shape[1], np.bool_)
     masked = ground.trained is not None or any(own.middle_only for own in fim.sources.values())
-    copies: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    copies: list[_Copies] = []
     spans: list[NDArray[np.int64]] = []
     for (number, choice), runs in fim.orders.items():
         own = fim.sources[number]
-        rows = np.flatnonzero((table[SOURCE] == number) & (order == choice))
-        pieces = [table[column, rows] for column in (FIM, FRAME, OFFSET, LENGTH)]
-        slices, last_part = _cut(pieces, own, runs, pad_frame)
-        copies.append((rows, slices))
-        chosen[rows] = True
-        table[LENGTH, rows] += own.orders[choice - 1].added
-        if masked:
-            need = table[LENGTH, rows]
-            spans.append(np.column_stack([rows, need - last_part if own.middle_only else np.ones_like(need), need]))
-    left = np.flatnonzero(~chosen)
-    frame, begin = table[FRAME, left], table[OFFSET, left]
-    copies.append((left, _slices([(frame, begin, begin + table[LENGTH, left], _NO_ID)], len(left))))
-    padded = np.flatnonzero(table[LENGTH] < table[ROOM])
-    spare = table[ROOM, padded] - table[LENGTH, padded]
-    copies.append((padded, _slices([(pad_frame, 0, spare, _NO_ID)], len(padded))))
+        chosen = (table[SOURCE] == number) & (order == choice)
+        for rows in (np.flatnonzero(chosen & ~early), np.flatnonzero(chosen & early)):
+            if not len(rows):
+                continue
+            pieces = [table[column, rows] for column in (FIM, FRAME, OFFSET, LENGTH)]
+            slices, last_part = _cut(pieces, own, runs, pad_frame)
+            copies.append((rows, slices))
+            left[rows] = False
+            table[LENGTH, rows] += own.orders[choice - 1].added
+            if masked:
+                need = table[LENGTH, rows]
+                spans.append(np.column_stack([rows, need - last_part if own.middle_only else np.ones_like(need), need]))
+    rows = np.flatnonzero(left)
+    frame, begin = table[FRAME, rows], table[OFFSET, rows]
+    copies.append((rows, [(frame, begin, begin + table[LENGTH, rows], _NO_ID)]))
+    rows = np.flatnonzero(table[LENGTH] < table[ROOM])
+    copies.append((rows, [(pad_frame, 0, table[ROOM, rows] - table[LENGTH, rows], _NO_ID)]))
     trained = None
     if masked:
         before = _all_targets(table, aligned=aligned) if ground.trained is None else ground.trained.numbered()
-        made = np.concatenate(spans)
+        made = np.concatenate([*spans, np.empty((0, 3), np.int64)])
         made[:, 1:] -= aligned
-        spans = [before[~chosen[before[:, 0]]], made[made[:, 1] < made[:, 2]]]
+        spans = [before[left[before[:, 0]]], made[made[:, 1] < made[:, 2]]]
         trained = attached(np.concatenate(spans), table.shape[1])
     return Ground(table, ground.first, trained, ground.fragments, _one_after_another(copies, table.shape[1]))
 
 
 def _cut(
     pieces: Sequence[NDArray[np.int64]], own: SourceFim, runs: list[_Run], pad_frame: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[list[_Slice], NDArray[np.int64]]:
     """Return what pieces of one source and order are made of: slices, and tokens of each middle with its end.
 
     Args:
-        pieces: the choice, frame, offset and length of each.
+        pieces: the choice, frame, offset and length of each; either all at the beginning of their frame, or none.
         own: of the source.
         runs: of the order.
         pad_frame: the frame of padding.
@@ -149,46 +152,34 @@ def _cut(
     high = end - own.end * ((word & END) > 0)
     one, two = sorted_cuts(word.view(np.uint64), high - low).T + low
     parts = {_NOTHING: (high, high), _PREFIX: (low, one), _SUFFIX: (two, high), _MIDDLE: (one, two)}
-    slices: list[_Slices] = [(frame, begin, low, _NO_ID)]
+    slices: list[_Slice] = [(frame, begin, low, _NO_ID)] if own.start else []
+    joined = begin[0] > 0  # else no token may stand before a part, which its id could take the place of
     for run in runs:
         first, last = parts[run.first][0], parts[run.last][1]
-        *alone, leading = run.ids or [_NO_ID]
+        alone, leading = (run.ids[:-1], run.ids[-1]) if run.ids and joined else (run.ids, _NO_ID)
         slices += [(pad_frame, 0, 1, id_) for id_ in alone]
-        if leading == _NO_ID:
-            slices.append((frame, first, last, _NO_ID))
-            continue
-        # The beginning of a frame has no token before it: the id is then a slice by itself.
-        early = first == 0
-        if early.any():
-            slices.append((pad_frame, 0, early.astype(np.int64), leading))
-        slices.append((frame, first - ~early, last, np.where(early, _NO_ID, leading)))
-    slices.append((frame, high, end, _NO_ID))
-    return _slices(slices, len(word)), two - one + end - high
+        if run.first != _NOTHING or leading != _NO_ID:
+            slices.append((frame, first - (leading != _NO_ID), last, leading))
+    if own.end:
+        slices.append((frame, high, end, _NO_ID))
+    return slices, two - one + end - high
 
 
-def _slices(columns: Sequence[_Slices], pieces: int) -> NDArray[np.int64]:
-    """Return slices of pieces, some of them empty: int64 [pieces, slices, 4]."""
-    made = np.empty((pieces, len(columns), 4), np.int64)
-    for number, column in enumerate(columns):
-        for place, values in enumerate(column):
-            made[:, number, place] = values
-    return made
-
-
-def _one_after_another(copies: list[tuple[NDArray[np.int64], NDArray[np.int64]]], segments: int) -> Attached:
-    """Lay out the slices of segments; those of a segment stay in the order of `copies`, empty ones are left out."""
-    filled = [slices[..., 1] < slices[..., 2] for _, slices in copies]
+def _one_after_another(copies: list[_Copies], segments: int) -> Attached:
+    """Lay out the slices of segments; those of a segment stay in the order of `copies`."""
     counts = np.zeros(segments, np.int64)
-    for (rows, _), real in zip(copies, filled, strict=True):
-        counts[rows] += real.sum(axis=1)
+    for rows, slices in copies:
+        counts[rows] += len(slices)
     first = np.zeros(segments + 1, np.int64)
     counts.cumsum(out=first[1:])
     lines = np.empty((first[-1], 4), np.int64)
-    place = first[:-1].copy()
-    for (rows, slices), real in zip(copies, filled, strict=True):
-        behind = place[rows][:, None] + real.cumsum(axis=1)
-        lines[behind[real] - 1] = slices[real]
-        place[rows] = behind[:, -1]
+    behind = first[:-1].copy()
+    for rows, slices in copies:
+        place = behind[rows]
+        for number, columns in enumerate(slices):
+            for column, values in enumerate(columns):
+                lines[place + number, column] = values
+        behind[rows] = place + len(slices)
     return Attached(first, lines)
 
 
