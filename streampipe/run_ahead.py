@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 
 from streampipe.cursor import Cursor
@@ -24,6 +24,7 @@ from streampipe.rank_steps import micro_batches_of
 from streampipe.shards.buffers import FrameBuffers
 from streampipe.shards.frame_reader import FrameReader
 from streampipe.stream import Stream
+from streampipe.threads import start_thread
 
 # Batches are made ahead when the consumer has not come back for this long; while it comes back at once, whether it does
 # is looked at less and less often, since each look takes the interpreter lock from it.
@@ -62,7 +63,7 @@ class _Pipeline:
         self._last: _Item | None = None
 
     def start(self) -> None:
-        Thread(target=self._make_ahead, name="streampipe-assemble", daemon=True).start()
+        start_thread(self._make_ahead, "streampipe-assemble", self.stop)
 
     def stop(self) -> None:
         self.stopped.set()

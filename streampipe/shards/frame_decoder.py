@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from threading import RLock, Thread
+from threading import RLock
 from typing import Any, NamedTuple
 
 from streampipe.shards.frame import StoredFrame, decode_frames
+from streampipe.threads import start_thread
 
 # Decoded bytes of one call: few at first, so that what is waited for comes soon; more while more is waiting.
 _LEAST, _MOST = 2**20, 2**24
@@ -27,7 +28,7 @@ class FrameDecoder:
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[_Work | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._started = False
         # So that nothing is put behind the None that ends the queue; the garbage collector may close this in `submit`.
         self._lock = RLock()
         self._closed = False
@@ -44,9 +45,9 @@ class FrameDecoder:
         """
         work = _Work(frames, place, Future())
         with self._lock:
-            if not self._closed and self._thread is None:
-                self._thread = Thread(target=self._run, name="streampipe-decode", daemon=True)
-                self._thread.start()
+            if not self._closed and not self._started:
+                start_thread(self._run, "streampipe-decode", self.close)
+                self._started = True
             if self._closed:
                 work.done.cancel()
             else:

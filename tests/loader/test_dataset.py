@@ -234,6 +234,22 @@ def test_a_process_that_ends_without_closing_ends_at_once(corpora: Path, tmp_pat
     assert process.returncode == 0
 
 
+# Exit functions run in the reverse of the order in which they were registered: this one after those of streampipe.
+LOOK_AT_THE_END = """
+import atexit, threading
+atexit.register(lambda: print([t.name for t in threading.enumerate() if "streampipe" in t.name], flush=True))
+"""
+
+
+def test_no_thread_of_a_loader_outlives_the_exit_functions(corpora: Path, tmp_path: Path) -> None:
+    """One that does is torn out of whatever it is in, which aborts the process where that is C++ code."""
+    config = write_stream(tmp_path / "stream.yaml", corpora)
+    began = SCRIPT.replace("next(loader)", "next(loader)\nprint(threading.active_count() > 1)")
+    words = [sys.executable, "-c", LOOK_AT_THE_END + began, str(config), "0", "end"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["True", "[]"]
+
+
 def test_workers_do_not_outlive_a_killed_parent(corpora: Path, tmp_path: Path) -> None:
     process = start(write_stream(tmp_path / "stream.yaml", corpora), 2, "wait")
     assert process.stdout is not None
