@@ -1,6 +1,6 @@
 """What fill-in-the-middle costs: microseconds a transformed document, and the share of the loader's rate.
 
-    python benchmarks/fim.py TOKENIZER.json [--documents 500] [--tokens 2000] [--text FOLDER]
+    python benchmarks/fim.py TOKENIZER.json [--documents 500] [--characters 7000] [--text FOLDER] [--turns 12]
 
 The texts are the Python sources of the running interpreter, or the files of a folder. Whole re-encoding is measured
 beside, in the same run, on the same cuts. The last line is JSON.
@@ -9,19 +9,22 @@ beside, in the same run, on the same cuts. The last line is JSON.
 import argparse
 import json
 import sys
+import tempfile
 import time
 from array import array
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from reading import make_source
 
-from streampipe import config_from
+from streampipe import build_loader, config_from
 from streampipe.assemble.fim_cuts import Counts, Text, TokenCutter
 from streampipe.assemble.fim_text import TextCutter
 from streampipe.encoder import TokenizerEncoder, open_encoder
+from streampipe.loader import StreamLoader
 from streampipe.rng import raw_words
-from streampipe.tools.bench import bench
 
 
 class WholeOnly:
@@ -75,33 +78,42 @@ def characters(data: bytes, texts: list[str]) -> dict[str, Any]:
     }
 
 
-def loader_share(rate: float, steps: int) -> dict[str, float]:
-    """Compare the rate of a mock stream with and without, in turns."""
-    rates: dict[str, list[float]] = {"without": [], "with": []}
-    padding = {}
-    for _ in range(3):
-        for name, found in rates.items():
-            source: dict[str, Any] = {
-                "name": "mock",
-                "mock": {"documents": 200_000, "mean": 1000, "vocab_size": 32_000},
+def loader_costs(source: dict[str, Any], shape: tuple[int, int, int], rate: float, turns: int) -> dict[str, Any]:
+    """Compare the rate of a stream with and without, in turns, each beginning every other one."""
+    rows, seq_length, size = shape
+    fim = {"rate": rate, "level": "token", "sentinels": {"prefix": 1, "suffix": 2, "middle": 3}}
+    found: list[list[float]] = []
+    with ExitStack() as stack:
+        loaders = []
+        for own in (source, source | {"fim": fim}):
+            raw = {
+                "seq_length": seq_length,
+                "sources": [{"name": "web"} | own],
+                "batch": {"global_batch_size": size, "micro_batch_size": rows},
+                "loader": {"log_every": 0},
             }
-            if name == "with":
-                tokens = {"prefix": 1, "suffix": 2, "middle": 3}
-                source["fim"] = {"rate": rate, "level": "token", "sentinels": tokens}
-            config = config_from(
-                {
-                    "seq_length": 8192,
-                    "sources": [source],
-                    "plan": {"windows": 8},
-                    "batch": {"global_batch_size": 8, "micro_batch_size": 1},
-                    "loader": {"log_every": 0},
-                }
-            )
-            result = bench(config, steps)
-            found.append(result.tokens_per_second)
-            padding[name] = result.padding
-    best = {name: max(found) for name, found in rates.items()}
-    return {**best, "cost": 1 - best["with"] / best["without"], "padding_more": padding["with"] - padding["without"]}
+            loaders.append(stack.enter_context(build_loader(config_from(raw))))
+        for turn in range(turns + 1):
+            rates = [0.0, 0.0]
+            for number in (0, 1) if turn % 2 else (1, 0):
+                rates[number] = tokens_a_second(loaders[number])
+            found.append(rates)
+        padding = [loader.metrics()["padding"] for loader in loaders]
+    without, with_fim = np.array(found[1:]).T  # the first turn warms up
+    return {
+        "tokens_per_second": [float(np.median(without)), float(np.median(with_fim))],
+        "cost": float(1 - np.median(with_fim / without)),
+        "cost_quartiles": np.percentile(1 - with_fim / without, [25, 75]).tolist(),
+        "padding_more": padding[1] - padding[0],
+    }
+
+
+def tokens_a_second(loader: StreamLoader, seconds: float = 1.5) -> float:
+    next(loader)
+    before, began = loader.metrics()["tokens"], time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        next(loader)
+    return float(loader.metrics()["tokens"] - before) / (time.perf_counter() - began)
 
 
 def main() -> None:
@@ -110,13 +122,20 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=500)
     parser.add_argument("--characters", type=int, default=7000)
     parser.add_argument("--text", type=Path, default=Path(json.__file__).parents[1])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--turns", type=int, default=12)
     arguments = parser.parse_args()
     texts = texts_of(arguments.text, arguments.characters, arguments.documents)
-    report = {
+    report: dict[str, Any] = {
         "characters": characters(arguments.tokenizer.read_bytes(), texts),
-        "loader": loader_share(0.5, arguments.steps),
+        "loader": {},
     }
+    mock = {"mock": {"documents": 200_000, "mean": 1000, "vocab_size": 32_000}}
+    with tempfile.TemporaryDirectory() as folder:
+        make_source(folder)
+        for name, source in (("mock", mock), ("local", {"path": folder})):
+            for shape in ((1, 8192, 8), (8, 4096, 512)):
+                costs = loader_costs(source, shape, 0.5, arguments.turns)
+                report["loader"][f"{name}, {shape[0]} x {shape[1]}, {shape[2]} a step"] = costs
     json.dump(report, sys.stdout, indent=1)
     print()
 
