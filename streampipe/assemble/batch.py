@@ -14,6 +14,7 @@ from streampipe.assemble.segments import (
     FRAME,
     GOES_ON,
     LENGTH,
+    NO_ID,
     OFFSET,
     ROOM,
     SOURCE,
@@ -21,6 +22,7 @@ from streampipe.assemble.segments import (
     Frames,
     Ground,
 )
+from streampipe.errors import SourceError
 from streampipe.shards.buffers import FrameBuffers
 
 IGNORED = -100
@@ -206,13 +208,18 @@ class _Writer:
             parts = (part for pair in zip(parts, (padding[:room] for room in spare), strict=True) for part in pair)
         tokens = self._array(self._dtype)
         begin = 0
-        while strung := b"".join(islice(parts, _SLICES_AT_ONCE)):
-            stored = np.frombuffer(strung, form)
+        while some := tuple(islice(parts, _SLICES_AT_ONCE)):
+            stored = np.frombuffer(b"".join(some), form)
             tokens[begin : begin + len(stored)] = stored
             begin += len(stored)
+        if begin != self._positions:
+            raise SourceError(
+                f"{self._positions} positions of micro batches got {begin} tokens: a frame is shorter than its index "
+                "says; check the sources with `shardtools verify`"
+            )
         if self._copies is not None:
             _, first, last, ids = self._copies
-            written = (ids >= 0).nonzero()[0]
+            written = (ids != NO_ID).nonzero()[0]
             tokens[((last - first).cumsum() - (last - first))[written]] = ids[written]
         return tokens
 

@@ -16,7 +16,19 @@ from numpy.typing import NDArray
 
 from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
 from streampipe.assemble.fim_cuts import FIM_COUNTS
-from streampipe.assemble.segments import FIM, FRAME, GOES_ON, LENGTH, OFFSET, ROOM, SOURCE, Attached, Ground, attached
+from streampipe.assemble.segments import (
+    FIM,
+    FRAME,
+    GOES_ON,
+    LENGTH,
+    NO_ID,
+    OFFSET,
+    ROOM,
+    SOURCE,
+    Attached,
+    Ground,
+    attached,
+)
 from streampipe.rng import sorted_cuts
 
 _NOTHING, _PREFIX, _SUFFIX, _MIDDLE = 0, 1, 2, 3
@@ -28,7 +40,6 @@ _COUNTED_AS = np.array(
     ],
     np.int64,
 )
-_NO_ID = -1
 _Column = NDArray[np.int64] | int
 _Slice = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
 _Copies = tuple[NDArray[np.intp], list[_Slice]]  # segments, and slices of each of them
@@ -122,9 +133,9 @@ def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: boo
                 spans.append(np.column_stack([rows, need - last_part if own.middle_only else np.ones_like(need), need]))
     rows = np.flatnonzero(left)
     frame, begin = table[FRAME, rows], table[OFFSET, rows]
-    copies.append((rows, [(frame, begin, begin + table[LENGTH, rows], _NO_ID)]))
+    copies.append((rows, [(frame, begin, begin + table[LENGTH, rows], NO_ID)]))
     rows = np.flatnonzero(table[LENGTH] < table[ROOM])
-    copies.append((rows, [(pad_frame, 0, table[ROOM, rows] - table[LENGTH, rows], _NO_ID)]))
+    copies.append((rows, [(pad_frame, 0, table[ROOM, rows] - table[LENGTH, rows], NO_ID)]))
     trained = None
     if masked:
         before = _all_targets(table, aligned=aligned) if ground.trained is None else ground.trained.numbered()
@@ -132,7 +143,7 @@ def with_copies(ground: Ground, fim: PlannedFim, pad_frame: int, *, aligned: boo
         made[:, 1:] -= aligned
         spans = [before[left[before[:, 0]]], made[made[:, 1] < made[:, 2]]]
         trained = attached(np.concatenate(spans), table.shape[1])
-    return Ground(table, ground.first, trained, ground.fragments, _one_after_another(copies, table.shape[1]))
+    return Ground(table, ground.first, trained, ground.fragments, _laid_out(copies, table.shape[1]))
 
 
 def _cut(
@@ -152,20 +163,20 @@ def _cut(
     high = end - own.end * ((word & END) > 0)
     one, two = sorted_cuts(word.view(np.uint64), high - low).T + low
     parts = {_NOTHING: (high, high), _PREFIX: (low, one), _SUFFIX: (two, high), _MIDDLE: (one, two)}
-    slices: list[_Slice] = [(frame, begin, low, _NO_ID)] if own.start else []
-    joined = begin[0] > 0  # else no token may stand before a part, which its id could take the place of
+    slices: list[_Slice] = [(frame, begin, low, NO_ID)] if own.start else []
+    leads = begin[0] > 0  # else no token may stand before a part, which its id could take the place of
     for run in runs:
         first, last = parts[run.first][0], parts[run.last][1]
-        alone, leading = (run.ids[:-1], run.ids[-1]) if run.ids and joined else (run.ids, _NO_ID)
+        alone, leading = (run.ids[:-1], run.ids[-1]) if run.ids and leads else (run.ids, NO_ID)
         slices += [(pad_frame, 0, 1, id_) for id_ in alone]
-        if run.first != _NOTHING or leading != _NO_ID:
-            slices.append((frame, first - (leading != _NO_ID), last, leading))
+        if run.first != _NOTHING or leading != NO_ID:
+            slices.append((frame, first - (leading != NO_ID), last, leading))
     if own.end:
-        slices.append((frame, high, end, _NO_ID))
+        slices.append((frame, high, end, NO_ID))
     return slices, two - one + end - high
 
 
-def _one_after_another(copies: list[_Copies], segments: int) -> Attached:
+def _laid_out(copies: list[_Copies], segments: int) -> Attached:
     """Lay out the slices of segments; those of a segment stay in the order of `copies`."""
     counts = np.zeros(segments, np.int64)
     for rows, slices in copies:

@@ -27,8 +27,8 @@ class Segments:
         fragments: int64 [K, 4], sorted: a piece, tokens `[begin, end)` of it that are transformed by themselves, and
             their choice, as `plan.fim` drew it; None where no source is split.
         copies: int64 [K, 5], sorted: a piece, a frame with the tokens `[begin, end)` of it, and the id that stands in
-            place of the first of them, -1 for none; in their order they fill the slot, padding included. None where a
-            piece is one slice: that at `offset`.
+            place of the first of them, `NO_ID` for none; in their order they fill the slot, padding included. None
+            where a piece is one slice: that at `offset`.
     """
 
     row: NDArray[np.int64]
@@ -50,6 +50,8 @@ class Segments:
         return len(self.row)
 
 
+# In `copies`: no id stands in place of the first token of a slice.
+NO_ID = -1
 # Rows of a ground's table. The last two are there only where a source has fill-in-the-middle.
 FRAME, OFFSET, LENGTH, ROOM, GOES_ON, SOURCE, EPOCH, DOCUMENT, FIM, TRAINED_COUNT = range(10)
 
@@ -217,7 +219,7 @@ def lay_out(segments: Segments, rows: int, seq_length: int, pad_frame: int, *, o
     if copies is not None:
         empty = first[tails + 1] - 1
         rest = np.column_stack(
-            [empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty], np.full_like(empty, -1)]
+            [empty, table[FRAME, empty], np.zeros_like(empty), table[ROOM, empty], np.full_like(empty, NO_ID)]
         )
         copies = np.concatenate([copies, rest])
     lists = (None if lines is None else attached(lines, table.shape[1]) for lines in (trained, fragments, copies))

@@ -11,7 +11,7 @@ from streampipe.assemble.batch import IGNORED, Paper
 from streampipe.assemble.batch import assemble as assemble_views
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.segments import Segments, lay_out
-from streampipe.errors import ConfigError
+from streampipe.errors import ConfigError, SourceError
 from streampipe.shards.buffers import FrameBuffers
 
 
@@ -89,6 +89,12 @@ def test_a_piece_that_goes_on_keeps_its_last_true_target():
 def test_rooms_of_more_than_two_bytes_are_counted_through():
     batch = assemble(segments([(0, 0, 0, 5, 0)]), [np.arange(9, dtype=np.uint16)], (1, 70_000), BatchConfig(), 0)
     assert batch["position_ids"].tolist() == [*range(5), *range(69_995)]
+
+
+def test_a_frame_that_is_shorter_than_its_index_says_is_an_error():
+    pieces = segments([(0, 0, 0, 16, False)])
+    with pytest.raises(SourceError, match="16 positions of micro batches got 10 tokens"):
+        assemble(pieces, [np.arange(10, dtype=np.uint16)], (1, 16), BatchConfig(), 0)
 
 
 def test_padded_rows_hold_one_document_each():

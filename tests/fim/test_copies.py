@@ -3,6 +3,7 @@
 import tempfile
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import assert_same_future, take
@@ -104,9 +105,29 @@ def test_planned_cuts_give_the_batches_that_tokens_give(sources, layout, seed, p
             raw["sources"].append(
                 {"name": name, "path": path, "epochs": 1, "accept_loss": True} | ({"fim": fim} if fim else {})
             )
-        by_plan, planned = batches_of(raw, fields, dp_size)
-        by_tokens, otherwise = batches_of(raw, [*fields, part], dp_size)
+        assert_the_same_by_plan_and_by_tokens(raw, fields, part, dp_size)
+
+
+def assert_the_same_by_plan_and_by_tokens(raw, fields, part, dp_size):
+    by_plan, planned = batches_of(raw, fields, dp_size)
+    by_tokens, otherwise = batches_of(raw, [*fields, part], dp_size)
     assert planned
     assert not otherwise
     assert_same_future(by_plan, by_tokens)
     assert all(batch["loss_tokens"] == batch["loss_mask"].sum() for batch in by_plan)
+
+
+@given(fims(), st.none() | fims(), layouts(), st.integers(0, 2**32), st.sampled_from(PARTS))
+def test_documents_that_begin_with_their_frame_have_their_sentinels_too(fim, other, layout, seed, part):
+    """No token stands before them, as a header does in a real frame: so one mock document is a frame here."""
+    changes, dp_size = layout
+    mock = {"documents": 12, "mean": 20, "sigma": 0.5, "max": 60, "vocab_size": 1000}
+    raw = {"seed": seed, "seq_length": SEQ_LENGTH, "sources": [], "loader": {"log_every": 0}, **changes}
+    for name, own in (("a", fim), ("b", other)):
+        raw["sources"].append(
+            {"name": name, "mock": mock, "epochs": 1, "accept_loss": True} | ({"fim": own} if own else {})
+        )
+    fields = ["tokens", "labels", "position_ids", "loss_mask", "padding_mask"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streampipe.mock._FRAME_TOKENS", 1)
+        assert_the_same_by_plan_and_by_tokens(raw, fields, part, dp_size)
