@@ -206,8 +206,7 @@ class _Writer:
             spare = (self._room - table[LENGTH]).tolist()
             padding = np.full(max(spare), pad_id, form).data
             parts = (part for pair in zip(parts, (padding[:room] for room in spare), strict=True) for part in pair)
-        tokens = self._array(self._dtype)
-        begin = 0
+        tokens, begin = self._array(self._dtype), 0
         while some := tuple(islice(parts, _SLICES_AT_ONCE)):
             stored = np.frombuffer(b"".join(some), form)
             tokens[begin : begin + len(stored)] = stored
