@@ -26,6 +26,8 @@ from streampipe.encoder import TokenizerEncoder, open_encoder
 from streampipe.loader import StreamLoader
 from streampipe.rng import raw_words
 
+RATE, SECONDS = 0.5, 1.5
+
 
 class WholeOnly:
     """An encoder that knows of no windows."""
@@ -78,10 +80,10 @@ def characters(data: bytes, texts: list[str]) -> dict[str, Any]:
     }
 
 
-def loader_costs(source: dict[str, Any], shape: tuple[int, int, int], rate: float, turns: int) -> dict[str, Any]:
+def loader_costs(source: dict[str, Any], shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
     """Compare the rate of a stream with and without, in turns, each beginning every other one."""
     rows, seq_length, size = shape
-    fim = {"rate": rate, "level": "token", "sentinels": {"prefix": 1, "suffix": 2, "middle": 3}}
+    fim = {"rate": RATE, "level": "token", "sentinels": {"prefix": 1, "suffix": 2, "middle": 3}}
     found: list[list[float]] = []
     with ExitStack() as stack:
         loaders = []
@@ -108,10 +110,10 @@ def loader_costs(source: dict[str, Any], shape: tuple[int, int, int], rate: floa
     }
 
 
-def tokens_a_second(loader: StreamLoader, seconds: float = 1.5) -> float:
+def tokens_a_second(loader: StreamLoader) -> float:
     next(loader)
     before, began = loader.metrics()["tokens"], time.perf_counter()
-    while time.perf_counter() - began < seconds:
+    while time.perf_counter() - began < SECONDS:
         next(loader)
     return float(loader.metrics()["tokens"] - before) / (time.perf_counter() - began)
 
@@ -134,7 +136,7 @@ def main() -> None:
         make_source(folder)
         for name, source in (("mock", mock), ("local", {"path": folder})):
             for shape in ((1, 8192, 8), (8, 4096, 512)):
-                costs = loader_costs(source, shape, 0.5, arguments.turns)
+                costs = loader_costs(source, shape, arguments.turns)
                 report["loader"][f"{name}, {shape[0]} x {shape[1]}, {shape[2]} a step"] = costs
     json.dump(report, sys.stdout, indent=1)
     print()

@@ -3,18 +3,18 @@
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from streampipe.assemble.fim_cuts import fim_rates
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.dataset import StreamDataset, TensorBatches
 from streampipe.errors import StreampipeError
 from streampipe.forecast import check_memory, check_shares, doubts_of_balance, forecast
+from streampipe.meter import Meter
 from streampipe.parallel import Topology
 from streampipe.stream import Stream
 
@@ -57,7 +57,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         self._ended = False
         self._error: Exception | None = None
         self._announced = False
-        self._meter = _Meter()
+        self._meter = Meter()
 
     @property
     def stream(self) -> Stream:
@@ -291,48 +291,3 @@ class _Carrier(IterableDataset[Any]):
             yield from self._dataset
         except StreampipeError as error:
             yield error
-
-
-# Counts of as many batches are added up at once.
-_ADDED_AT_ONCE = 64
-
-
-class _Meter:
-    """How long this process has waited for batches, and what fill-in-the-middle did to them."""
-
-    def __init__(self) -> None:
-        self._batches = 0
-        self._positions = self._tokens = 0
-        self._waited = 0.0
-        self._began = 0.0
-        self._fim: list[list[list[int]]] = []  # to be added up
-
-    def count(self, waited: float, positions: int, tokens: int, fim_counts: list[list[int]] | None) -> None:
-        if not self._batches:
-            self._began = time.perf_counter() - waited
-        self._batches += 1
-        self._positions += positions
-        self._tokens += tokens
-        self._waited += waited
-        if fim_counts is not None:
-            self._fim.append(fim_counts)
-            if len(self._fim) == _ADDED_AT_ONCE:
-                self._fim = [_sums(self._fim)]
-
-    def padding(self) -> float:
-        return 1 - self._tokens / self._positions if self._positions else 0.0
-
-    def read(self, fim_names: Iterable[str]) -> dict[str, Any]:
-        elapsed = time.perf_counter() - self._began
-        rate = self._positions / elapsed if self._batches else 0.0
-        told = {"batches": self._batches, "positions_per_second": rate, "wait_seconds": self._waited}
-        if not self._fim:
-            return told
-        counts = _sums(self._fim)
-        sources = {name: fim_rates(own) for name, own in zip(fim_names, counts, strict=True)}
-        return told | {"fim": fim_rates(*_sums([[own] for own in counts])) | {"sources": sources}}
-
-
-def _sums(tables: list[list[list[int]]]) -> list[list[int]]:
-    """Add up tables of the same rows and columns."""
-    return [[sum(column) for column in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]

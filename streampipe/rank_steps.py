@@ -1,7 +1,7 @@
 """What one rank gets of steps: its pieces, micro batch after micro batch."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
 from typing import Any
@@ -189,7 +189,7 @@ def micro_batches_of(
             pieces, views, marks = transform(pieces, views, stream.fim_sources, multiple, aligned=aligned)
         one_per_row = batch_config.layout == "sbhd"
         ground = lay_out(pieces, size * len(numbers), seq_length, _pad_frame(share.rounds), one_per_row=one_per_row)
-        counts = [[list(astuple(marks.counts[number])) for number in stream.fim_names]]
+        counts = [[[*vars(marks.counts[number]).values()] for number in stream.fim_names]]
     paper = Paper(len(numbers), size, seq_length, stream.pad_id)
     batches = assemble(ground, views, paper, batch_config, buffers, marks)
     for number, batch, done in zip(numbers, batches, counts, strict=True):
