@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
@@ -17,6 +16,7 @@ from streampipe.forecast import check_memory, check_shares, doubts_of_balance, f
 from streampipe.meter import Meter
 from streampipe.parallel import Topology
 from streampipe.stream import Stream
+from streampipe.workers import WorkerBatches
 
 log = logging.getLogger("streampipe")
 
@@ -53,7 +53,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         self.config = dataset.config
         self.topology = dataset.topology
         self._state: dict[str, Any] | None = None  # the cursor after the last delivered batch
-        self._batches: Iterator[dict[str, Any]] | None = None
+        self._batches: TensorBatches | WorkerBatches | None = None
         self._ended = False
         self._error: Exception | None = None
         self._announced = False
@@ -81,19 +81,10 @@ class StreamLoader(Iterator[dict[str, Any]]):
                 self._batches = self._start()
                 began = time.perf_counter()
             batch = next(self._batches)
-            if isinstance(batch, StreampipeError):
-                raise batch
         except StopIteration:
             self.close()
             self._ended = True
             raise
-        except ConnectionError as error:
-            self.close()
-            self._error = RuntimeError(
-                f"a worker process died while it handed over a batch ({error}); look for what killed it, such as "
-                f"memory that ran out, and go on from the last saved state"
-            )
-            raise self._error from error
         except Exception as error:
             # Other workers may still give later batches: nothing comes any more until someone asks anew.
             self.close()
@@ -163,13 +154,10 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def close(self) -> None:
         """Stop threads and workers. The loader can be iterated again and goes on from its cursor."""
         batches, self._batches = self._batches, None
-        if isinstance(batches, TensorBatches):
+        if batches is not None:
             batches.close()
-        elif batches is not None:
-            # Left to the garbage collector, workers end when it pleases, after seconds of waiting for each other.
-            batches._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _start(self) -> Iterator[dict[str, Any]]:
+    def _start(self) -> TensorBatches | WorkerBatches:
         cursor = self._cursor()
         if self.stream.ended(cursor):
             cursor, self._state = self.stream.start(), None
@@ -179,14 +167,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         workers = self.config.loader.num_workers
         if not workers:
             return iter(self.dataset)
-        return iter(
-            DataLoader(
-                _Carrier(self.dataset),
-                batch_size=None,
-                num_workers=workers,
-                prefetch_factor=max(2, self.config.loader.prefetch // workers),
-            )
-        )
+        return WorkerBatches(self.dataset, workers, self.config.loader.prefetch)
 
     def _announce(self, cursor: Cursor) -> None:
         """Compare the ranks, refuse what cannot fit, and say what is coming."""
@@ -277,17 +258,3 @@ def _tokens_of(batch: dict[str, Any]) -> int:
 
 def _short_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-class _Carrier(IterableDataset[Any]):
-    """Lets an error of ours arrive from a worker as it was raised; torch would make the text of a traceback of it."""
-
-    def __init__(self, dataset: StreamDataset) -> None:
-        super().__init__()
-        self._dataset = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            yield from self._dataset
-        except StreampipeError as error:
-            yield error

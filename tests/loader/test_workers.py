@@ -1,0 +1,105 @@
+"""Worker processes that are killed, as the kernel does when memory runs out: an error of next(), and never a hang."""
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing import synchronize
+from pathlib import Path
+
+import pytest
+from laws import Batch, assert_same_future, take
+from streams import stream_of
+
+from streampipe import StreamConfig, Topology, build_loader
+from streampipe.loader import StreamLoader
+
+# torch opens temporary files to see whether any can be opened, and may raise out of that when the signal comes: out of
+# the opening, or out of the closing, after which the file is closed once more and is no longer there.
+pytestmark = [
+    pytest.mark.timeout(100),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <function _TemporaryFileCloser:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+
+RANK = Topology(dp_size=2, dp_rank=1)
+
+
+@contextmanager
+def signals(torch_is_told: bool) -> Iterator[None]:
+    """A trainer may have a handler of its own in the place of torch's, and one that iterates in a thread has none."""
+    before = signal.getsignal(signal.SIGCHLD)
+    if not torch_is_told:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+def kill_one(loader: StreamLoader, batches: list[Batch], before: float, after: float) -> str:
+    """Kill a worker and take what still comes; return the error that tells of it, and check that none is left."""
+    with pytest.raises(RuntimeError, match="worker") as told:
+        time.sleep(before)
+        multiprocessing.active_children()[0].kill()
+        time.sleep(after)
+        while True:
+            batches.append(next(loader))
+    loader.close()
+    assert multiprocessing.active_children() == []
+    return str(told.value)
+
+
+@pytest.fixture
+def two_workers(corpora: Path) -> StreamConfig:
+    return stream_of(corpora, {"loader.num_workers": 2})
+
+
+@pytest.mark.parametrize("torch_is_told", [True, False])
+def test_a_killed_worker_is_an_error_and_takes_the_others_with_it(
+    corpora: Path, two_workers: StreamConfig, torch_is_told: bool
+) -> None:
+    """Whether it is killed while it makes a batch, hands one over, or waits until one is taken."""
+    expected = take(stream_of(corpora), 40, RANK)
+    for before, after in [(0.0, 0.0), (0.0, 0.3), (0.01, 0.0), (0.3, 0.0), (0.3, 0.3)]:
+        with build_loader(two_workers, RANK) as loader:
+            batches = [next(loader)]
+            with signals(torch_is_told):
+                told = kill_one(loader, batches, before, after)
+            if not torch_is_told:
+                assert "was killed by SIGKILL" in told
+                assert "go on from the last saved state" in told
+            batches += islice(iter(loader), 4)
+        assert_same_future(batches, expected[: len(batches)])
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_worker_that_takes_a_lock_with_it_leaves_nobody_waiting(
+    two_workers: StreamConfig, monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    """Workers ask torch's event whether to end, under its lock; one that is killed then never gives it back."""
+
+    def asking_for_long(event: synchronize.Event) -> bool:
+        with event._cond:
+            time.sleep(0.2)
+            return False
+
+    monkeypatch.setattr(synchronize.Event, "is_set", asking_for_long)
+    loader = build_loader(two_workers, RANK)
+    next(loader)
+    with pytest.raises(RuntimeError, match="worker"):
+        time.sleep(0.1)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        while True:
+            next(loader)
+    began = time.monotonic()
+    if forgotten:
+        del loader
+    else:
+        loader.close()
+    assert time.monotonic() - began < 30
+    assert multiprocessing.active_children() == []
