@@ -123,11 +123,12 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
 
-        `tokens, sequences, steps, padding` (share of positions without a token; with `batch_by: documents` those of
-        this rank, and `sequences` are documents), `sources: {name: {tokens, documents,
+        `tokens, sequences, steps, padding` (share of positions without a token; with `batch_by: documents` of those of
+        this rank, and `sequences` are documents; tokens that fill-in-the-middle inserts are counted as they were on
+        this rank since the loader began), `sources: {name: {tokens, documents,
         epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
         `positions_per_second`, `wait_seconds`, and with fill-in-the-middle `fim: {rate, spm_rate, fragments, fallbacks,
-        redraws, whole, too_long, exempt, sources}`: shares of the pieces that were delivered, and counts (see
+        redraws, whole, too_long, exempt, inserted, sources}`: shares of the pieces that were delivered, and counts (see
         `assemble.fim_cuts.Counts`), the same for each source.
         """
         cursor = self._cursor()
@@ -145,7 +146,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
             for source, axis in zip(self.stream.sources, self.stream.planner.axes, strict=True)
             for past in (cursor.sources[source.name],)
         }
-        padding = 1 - tokens / cursor.positions if cursor.positions else 0.0
+        without = 1 - tokens / cursor.positions if cursor.positions else 0.0
+        padding = max(0.0, without - self._meter.inserted())
         if self.config.batch.batch_by == "documents":
             padding = self._meter.padding()
         planned = {"steps": cursor.step, "sequences": cursor.sequences, "tokens": tokens}

@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from streampipe.assemble.fim_cuts import fim_rates
+from streampipe.assemble.fim_cuts import FIM_COUNTS, fim_rates
 
 # Counts of as many batches are added up at once.
 _ADDED_AT_ONCE = 64
+_INSERTED = FIM_COUNTS.index("inserted")
 
 
 class Meter:
@@ -43,6 +44,11 @@ class Meter:
     def padding(self) -> float:
         """Return the share of positions without a token."""
         return 1 - self._tokens / self._positions if self._positions else 0.0
+
+    def inserted(self) -> float:
+        """Return the share of positions with a token that fill-in-the-middle inserted."""
+        inserted = sum(row[_INSERTED] for table in self._fim for row in table)
+        return inserted / self._positions if self._positions else 0.0
 
     def read(self, fim_names: Iterable[str]) -> dict[str, Any]:
         """Return `batches, positions_per_second, wait_seconds`, and `fim` where there is any.

@@ -60,7 +60,7 @@ class RankSteps:
     @cached_property
     def fim_counts(self) -> list[list[list[int]]]:
         """What is done to the pieces of each micro batch, where cuts are planned, as `counted` tells it."""
-        return counted(self.ground.table, self.ground.first[:: self.micro_batch_size], [*self.stream.fim_names])
+        return counted(self.ground.table, self.ground.first[:: self.micro_batch_size], self.stream.fim_sources)
 
     @property
     def micro_batches_of_step(self) -> int:

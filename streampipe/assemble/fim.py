@@ -164,6 +164,7 @@ class _Writer:
             marks.untrained.append((piece, unseen, unseen + surplus))
         counts.transformed += 1
         counts.spm += second
+        counts.inserted += size - length
         marks.piece.append(piece)
         marks.parts.append((piece, order, before, sizes))
         return size
@@ -229,6 +230,7 @@ class _Writer:
                 marks.untrained.append((piece, first, last))
         counts.transformed += 1
         counts.split += 1
+        counts.inserted += size - length
         marks.piece.append(piece)
         return size
 

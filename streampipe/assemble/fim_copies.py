@@ -40,6 +40,7 @@ _COUNTED_AS = np.array(
     ],
     np.int64,
 )
+_INSERTED = FIM_COUNTS.index("inserted")  # of each order of a source
 _Column = NDArray[np.int64] | int
 _Slice = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
 _Copies = tuple[NDArray[np.intp], list[_Slice]]  # segments, and slices of each of them
@@ -203,13 +204,15 @@ def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64
     return spans
 
 
-def counted(table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Sequence[int]) -> list[list[list[int]]]:
+def counted(
+    table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[int, SourceFim]
+) -> list[list[list[int]]]:
     """Count what was done to the pieces of micro batches: for each of them, for each source, what `FIM_COUNTS` lists.
 
     Args:
         table: of a ground.
         cuts: int64 [micro batches + 1], the segments of micro batch i are `cuts[i]` up to `cuts[i + 1]`.
-        sources: numbers of those that have fill-in-the-middle.
+        sources: by number, those that have fill-in-the-middle; rows stand in the order of their numbers.
     """
     others = max(sources) + 1  # sources behind those counted; dummy documents are of source -1
     width = 4 * (others + 2)
@@ -217,5 +220,10 @@ def counted(table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Sequence
     sheets = len(cuts) - 1
     choice += (np.arange(sheets) * width).repeat(np.diff(cuts))
     done = np.bincount(choice, minlength=sheets * width).reshape(sheets, others + 2, 4)
-    counts: list[list[list[int]]] = (done.take(np.array(sources) + 1, axis=1) @ _COUNTED_AS).tolist()
+    numbers = sorted(sources)
+    counted_as = np.stack([_COUNTED_AS] * len(numbers))
+    for own, number in zip(counted_as, numbers, strict=True):
+        own[1:3, _INSERTED] = [order.added for order in sources[number].orders]
+    amounts = done.take(np.array(numbers) + 1, axis=1)
+    counts: list[list[list[int]]] = np.matmul(amounts[:, :, None], counted_as)[:, :, 0].tolist()
     return counts

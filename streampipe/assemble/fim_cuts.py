@@ -40,6 +40,7 @@ class Counts:
         redraws: draws of cuts that were thrown away, since the result had no room.
         fallbacks: pieces cut at token borders, after all draws or since their text is not whole.
         whole: pieces whose text was encoded anew from beginning to end.
+        inserted: tokens that pieces have more than before: sentinels, and what cuts inside tokens add.
     """
 
     pieces: int = 0
@@ -52,6 +53,7 @@ class Counts:
     redraws: int = 0
     fallbacks: int = 0
     whole: int = 0
+    inserted: int = 0
 
 
 FIM_COUNTS = tuple(field.name for field in fields(Counts))  # the columns of `batch["fim_counts"]`
@@ -64,7 +66,8 @@ def fim_rates(amounts: Sequence[int]) -> dict[str, float]:
         "rate": counts["transformed"] / max(1, counts["pieces"]),
         "spm_rate": counts["spm"] / max(1, counts["transformed"] - counts["split"] + counts["fragments"]),
     }
-    return rates | {name: counts[name] for name in ("fragments", "fallbacks", "redraws", "whole", "too_long", "exempt")}
+    told = ("fragments", "fallbacks", "redraws", "whole", "too_long", "exempt", "inserted")
+    return rates | {name: counts[name] for name in told}
 
 
 class Cutter(Protocol):

@@ -4,8 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from laws import plain
 
+from streampipe import build_loader
 from streampipe.assemble.fim_cuts import FIM_COUNTS
 
 NONE, PREFIX, SUFFIX, MIDDLE, SENTINEL = range(5)
@@ -50,6 +52,20 @@ def fim_counts(batch):
     """What was done to the only source with fill-in-the-middle."""
     ((*counts,),) = batch["fim_counts"]
     return Counter(dict(zip(FIM_COUNTS, counts, strict=True)))
+
+
+def inserted_as_metrics_tell(config):
+    """Read a finite stream; what metrics tell of padding and of inserted tokens must be what the batches hold."""
+    positions = tokens = 0
+    with build_loader(config) as loader:
+        assert loader.metrics()["padding"] == 0
+        for batch in loader:
+            positions += batch["tokens"].numel()
+            tokens += int(batch["cu_seqlens"].diff()[batch["source_ids"] >= 0].sum())
+        told = loader.metrics()
+    assert told["padding"] == pytest.approx(1 - tokens / positions)
+    assert told["fim"]["inserted"] == tokens - told["tokens"]
+    return told["fim"]["inserted"]
 
 
 def pieces_of(batch):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from fim.parts import MIDDLE, NONE, PREFIX, SENTINEL, SUFFIX, fim_counts, pieces_of
+from fim.parts import MIDDLE, NONE, PREFIX, SENTINEL, SUFFIX, fim_counts, inserted_as_metrics_tell, pieces_of
 from fim.test_text import encoder
 from fim.tokenizers_of import LINES, cl100k
 from hypothesis import given
@@ -503,6 +503,7 @@ def test_metrics_tell_how_many_fragments_there_were(folder):
     assert 0 < spm < told["spm_rate"] * 2 * texts
     assert 0.3 < told["spm_rate"] < 0.7
     assert 0.3 < told["rate"] < 0.9
+    assert inserted_as_metrics_tell(stream(folder)) > 100
 
 
 def test_other_separators_and_sources_without_any_are_refused_with_the_cure(folder, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fim.parts import PREFIX, fim_counts, pieces_of
+from fim.parts import PREFIX, fim_counts, inserted_as_metrics_tell, pieces_of
 from fim.tokenizers_of import BY_WINDOWS, EVERY, LINES, WHOLE
 from hypothesis import given
 from hypothesis import strategies as st
@@ -246,6 +246,7 @@ def test_metrics_tell_what_was_done(corpus):
     assert told["rate"] > 0.5
     assert 0 < told["spm_rate"] < 1
     assert told["sources"]["code"]["rate"] == told["rate"]
+    assert inserted_as_metrics_tell(stream(corpus[0], rate=1)) > 300
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from fim.parts import MIDDLE, PREFIX, SENTINEL, SUFFIX, fim_counts, pieces_of
+from fim.parts import MIDDLE, PREFIX, SENTINEL, SUFFIX, fim_counts, inserted_as_metrics_tell, pieces_of
 from laws import assert_lockstep, same_batch, sequences_of, take, take_all_ranks
 from streams import SEQ_LENGTH, drawn_lengths, raw_stream, spelled, write_documents, write_source
 
 from streampipe import CursorMismatchError, build_loader, config_from
 from streampipe.shards import Document
+from streampipe.stream import open_stream
 
 SENTINELS = {"prefix": 2**28 - 1, "suffix": 2**28 - 2, "middle": 2**28 - 3}
 PRE, SUF, MID = SENTINELS.values()
@@ -114,6 +115,15 @@ def test_a_piece_that_no_longer_fits_is_left_alone_and_counted(folder):
     whole = sum(length // SEQ_LENGTH + (length % SEQ_LENGTH > SEQ_LENGTH - 3) for length in LENGTHS["code"])
     assert counts["too_long"] == whole > 0
     assert counts["transformed"] + counts["too_long"] == counts["pieces"]
+
+
+@pytest.mark.parametrize("spm", ["spm", ["SUF", "suffix", 88, 89, "PRE", "prefix", 77, "middle"]])
+@pytest.mark.parametrize("planned", [True, False])
+def test_padding_is_what_holds_no_token_and_sentinels_are_tokens(folder, spm, planned):
+    changes = {"batch.fields": ["tokens"] if planned else FIELDS, "batch.micro_batch_size": 2}
+    config = stream(folder, changes, rate=0.9, spm=spm, min_length=9)
+    assert open_stream(config).changes_tokens != planned
+    assert inserted_as_metrics_tell(config) > 300
 
 
 def test_horizon_counts_down_through_the_middle(folder):
