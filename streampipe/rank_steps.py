@@ -58,7 +58,7 @@ class RankSteps:
         return len(self.sequence_ids) // self.micro_batch_size
 
     @cached_property
-    def fim_counts(self) -> list[list[list[int]]]:
+    def fim_counts(self) -> NDArray[np.int64]:
         """What is done to the pieces of each micro batch, where cuts are planned, as `counted` tells it."""
         return counted(self.ground.table, self.ground.first[:: self.micro_batch_size], self.stream.fim_sources)
 
@@ -178,7 +178,7 @@ def micro_batches_of(
     marks = NO_MARKS
     counts: Sequence[list[list[int]] | None] = [None] * len(numbers)
     if ground.copies is not None:
-        counts = share.fim_counts[numbers.start : numbers.stop]
+        counts = share.fim_counts[numbers.start : numbers.stop].tolist()
     elif stream.fim_sources or stream.fim_windows is not None:
         pieces = ground.pieces()
         if stream.fim_windows is not None:

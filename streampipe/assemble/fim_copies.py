@@ -204,10 +204,8 @@ def _all_targets(table: NDArray[np.int64], *, aligned: bool) -> NDArray[np.int64
     return spans
 
 
-def counted(
-    table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[int, SourceFim]
-) -> list[list[list[int]]]:
-    """Count what was done to the pieces of micro batches: for each of them, for each source, what `FIM_COUNTS` lists.
+def counted(table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[int, SourceFim]) -> NDArray[np.int64]:
+    """Count what was done to the pieces of micro batches: int64 [micro batches, sources, counts of `FIM_COUNTS`].
 
     Args:
         table: of a ground.
@@ -225,5 +223,5 @@ def counted(
     for own, number in zip(counted_as, numbers, strict=True):
         own[1:3, _INSERTED] = [order.added for order in sources[number].orders]
     amounts = done.take(np.array(numbers) + 1, axis=1)
-    counts: list[list[list[int]]] = np.matmul(amounts[:, :, None], counted_as)[:, :, 0].tolist()
+    counts: NDArray[np.int64] = np.matmul(amounts[:, :, None], counted_as)[:, :, 0]
     return counts

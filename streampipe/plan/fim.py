@@ -106,17 +106,19 @@ def with_choices(
     source = line.frames.source[pieces.occurrence]
     choice, trained = np.zeros(len(pieces), np.uint64), np.full(len(pieces), -1, np.int64)
     slot = pieces.slot.copy()
-    # Later pieces of a document draw on their own.
-    word = np.where(pieces.start > 0, mixed_words(words[entry] ^ pieces.start.astype(np.uint64), 0), words[entry])
+    word = words[entry]
+    later = np.flatnonzero(pieces.start)  # pieces that draw on their own
+    word[later] = mixed_words(word[later] ^ pieces.start[later].astype(np.uint64), 0)
     begins, ends = pieces.start == 0, pieces.start + pieces.length == line.lengths[entry]
     tables: list[NDArray[np.int64]] = []
     for number, plan in enumerate(plans):
         if plan is None:
             continue
         own = np.flatnonzero(source == number)
+        own = own[coins(mixed_words(word[own], 1), plan.rate)]
         content = pieces.length[own] - plan.start * begins[own] - plan.end * ends[own]
-        hit = coins(mixed_words(word[own], 1), plan.rate) & (content >= max(1, plan.min_length))
-        own, content = own[hit], content[hit]
+        long_enough = content >= max(1, plan.min_length)
+        own, content = own[long_enough], content[long_enough]
         if line.separators is not None and plan.fragment_rate is not None:
             lead, tail = plan.start * begins[own], plan.end * ends[own]
             hits = _Hits(own, entry[own], pieces.start[own], pieces.length[own], lead, tail, word[own], begins[own])
