@@ -34,14 +34,14 @@ class ByteTable:
     pieces: Sequence[bytes | None]
 
     @cached_property
-    def characters(self) -> NDArray[np.int32]:
-        """Characters that begin in each id: int32 [ids]."""
-        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece or b"") for piece in self.pieces], np.int32)
+    def characters(self) -> NDArray[np.int64]:
+        """Characters that begin in each id: int64 [ids]."""
+        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece or b"") for piece in self.pieces], np.int64)
 
     @cached_property
-    def lines(self) -> NDArray[np.int32]:
-        """Lines that end in each id: int32 [ids]."""
-        return np.array([(piece or b"").count(b"\n") for piece in self.pieces], np.int32)
+    def lines(self) -> NDArray[np.int64]:
+        """Lines that end in each id: int64 [ids]."""
+        return np.array([(piece or b"").count(b"\n") for piece in self.pieces], np.int64)
 
     @cached_property
     def ends(self) -> bytes:

@@ -79,8 +79,8 @@ class TextCutter:
 
     def _around_cuts(self, text: Text, room: int, counts: Counts, table: ByteTable) -> Parts | None:
         ids, size, by_line = text.ids, len(text.ids), self._level == "line"
-        units = (table.lines if by_line else table.characters)[np.frombuffer(ids, self._form)]
-        before = np.cumsum(units)
+        units = table.lines if by_line else table.characters
+        before = units.take(np.frombuffer(ids, self._form)).cumsum()
         most = int(before[-1]) + by_line
         for draw in range(DRAWS):
             drawn = sorted_cut(text.word, most, draw)
