@@ -9,7 +9,7 @@ import msgspec
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.fim_config import FimConfig, check_policy
 from streampipe.errors import ConfigError
-from streampipe.mock import MockConfig
+from streampipe.mock_config import MockConfig
 from streampipe.plan.blend import OnExhausted
 from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import PlanConfig

@@ -127,7 +127,7 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
     if source.kind != "text":
         raise ConfigError(f"{where}: only texts have a middle, but {source.name!r} ({source.url}) is of {source.kind}s")
 
-    built = source.built if isinstance(source, Source) else {}
+    built = source.built
     if fim.split_on is not None:
         _require_fragments(fim.split_on, built.get("fragments_at"), source, where)
 
@@ -155,9 +155,17 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
 def _require_fragments(split_on: str | int, known: object, source: OpenedSource, where: str) -> None:
     if known == split_on:
         return
-    if not isinstance(source, Source):
-        raise ConfigError(f"{where}.split_on: a mock source has no separators; leave it out")
     found = "none are recorded" if known is None else f"those of {known!r} are recorded"
+    if not isinstance(source, Source):
+        raise ConfigError(
+            f"{where}.split_on: {split_on!r} must be the separator of the mock source {source.name!r}, by its id, but "
+            f"{found}; set mock.fragments_at and split_on to the same id"
+        )
+    if isinstance(split_on, int):
+        raise ConfigError(
+            f"{where}.split_on: must be the token that `shardtools build --fragments-at` was given for {source.name!r} "
+            f"({source.url}), not its id, but got {split_on}, and {found}"
+        )
     raise ConfigError(
         f"{where}.split_on: where {split_on!r} stands must be recorded in {source.name!r} ({source.url}), but {found}; "
         f"build the source with `shardtools build --fragments-at '{split_on}'`"

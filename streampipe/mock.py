@@ -4,11 +4,9 @@ Every mock shard holds the same number of tokens, so positions stay closed-form 
 memory.
 """
 
-import statistics
 from collections import OrderedDict
 from collections.abc import Sequence
-from math import exp, inf, log
-from pathlib import Path
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -16,81 +14,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streampipe.errors import ConfigError
+from streampipe.mock_config import SHARD_TOKENS, MockConfig
 from streampipe.rng import raw_words
 from streampipe.shards.buffers import FrameBuffers
-from streampipe.shards.index import FrameIndex
+from streampipe.shards.index import FrameIndex, Ragged
 from streampipe.shards.manifest import TokenizerInfo
 from streampipe.shards.source import Source
 
-_SHARD_TOKENS = 2**26
 _FRAME_TOKENS = 65_536
-_QUANTILES = 2**14
 _SHARDS_KEPT = 8
-
-
-class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lengths to draw, with Megatron's meaning.
-
-    `x ~ exp(N(ln(mean) - sigma²/2, sigma²))`, clipped to `[min, max]` and truncated to an integer; so `mean` is the
-    mean before clipping.
-
-    Attributes:
-        documents: about how many; exact is the number of tokens.
-        mean, sigma, min, max: of the distribution; lengths in tokens.
-        lengths: a text file with one length a line (all lines count, there is no header), drawn from instead of a
-            distribution.
-        tokens_from: folder of a real source whose documents are cut to mock lengths; else tokens are made up.
-        vocab_size: ids are below it.
-    """
-
-    documents: int = 1_000_000
-    mean: float = 1000.0
-    sigma: float = 1.2
-    min: int = 1
-    max: int = 65_536
-    lengths: str | None = None
-    tokens_from: str | None = None
-    vocab_size: int = 32_000
-
-    def check(self, where: str) -> None:
-        """Raise ConfigError for numbers that give no lengths."""
-        if self.documents < 1:
-            raise ConfigError(f"{where}.documents: must be at least 1, but got {self.documents}")
-        if not 1 <= self.min <= self.max <= _SHARD_TOKENS:
-            raise ConfigError(
-                f"{where}: need 1 <= min <= max <= {_SHARD_TOKENS}, but got min {self.min}, max {self.max}"
-            )
-        if not (0 < self.mean < inf and 0 <= self.sigma < inf):
-            raise ConfigError(f"{where}: need mean > 0 and sigma >= 0, but got mean {self.mean}, sigma {self.sigma}")
-        if not 1 <= self.vocab_size <= 2**31:
-            raise ConfigError(f"{where}.vocab_size: must be within 1 and 2^31, but got {self.vocab_size}")
-
-    def quantiles(self) -> NDArray[np.int64]:
-        """Return the lengths to draw from, each as likely as another: int64 [quantiles].
-
-        Raises:
-            ConfigError: when the file of lengths cannot be read.
-        """
-        if self.lengths is not None:
-            return _lengths_in(self.lengths)
-        normal = statistics.NormalDist(log(self.mean) - self.sigma**2 / 2, self.sigma) if self.sigma else None
-        drawn = [exp(normal.inv_cdf((i + 0.5) / _QUANTILES)) if normal else self.mean for i in range(_QUANTILES)]
-        lengths: NDArray[np.int64] = np.clip(np.array(drawn), self.min, self.max).astype(np.int64)
-        return lengths
-
-
-def _lengths_in(path: str) -> NDArray[np.int64]:
-    try:
-        lengths = np.array([int(line) for line in Path(path).read_text().split()], np.int64)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: a file of mock lengths has one positive integer a line, but: {error}") from error
-    if not len(lengths) or lengths.min() < 1 or lengths.max() > _SHARD_TOKENS:
-        raise ConfigError(
-            f"{path}: mock lengths must be within 1 and {_SHARD_TOKENS}, and there must be one; got {len(lengths)} "
-            "numbers"
-        )
-    return lengths
 
 
 class MockSource:
@@ -107,7 +39,7 @@ class MockSource:
         self.seed = seed
         self._quantiles = config.quantiles()
         total = max(1, round(config.documents * float(self._quantiles.mean())))
-        shards = -(-total // _SHARD_TOKENS)
+        shards = -(-total // SHARD_TOKENS)
         self._tokens_of_a_shard = -(-total // shards)
         self._real = Source.open(name, config.tokens_from) if config.tokens_from else None
         self.shard_tokens: NDArray[np.int64] = np.full(shards, self._tokens_of_a_shard, np.int64)
@@ -138,6 +70,11 @@ class MockSource:
     def members(self) -> int:
         """Token members of a document."""
         return 1
+
+    @property
+    def built(self) -> dict[str, int | None]:
+        """What a build would have recorded."""
+        return {"fragments_at": self.config.fragments_at}
 
     @property
     def content_hash(self) -> str:
@@ -212,19 +149,48 @@ class MockSource:
         lengths = drawn[: last + 1].copy()
         lengths[last] -= ends[last] - goal
         ends[last] = goal
-        return _framed(lengths, ends[: last + 1], self.token_dtype.itemsize)
+        index = _framed(lengths, ends[: last + 1], self.token_dtype.itemsize)
+        if self.config.fragments_at is None:
+            return index
+        return replace(index, fragments=self._separators(shard, ends[: last + 1]))
+
+    def _separators(self, shard: int, ends: NDArray[np.int64]) -> Ragged:
+        """Draw which tokens of a shard's documents are separators: gaps are uniform, at least 1."""
+        most = 2 * self.config.fragment_mean - 1
+        enough = int(self._tokens_of_a_shard / self.config.fragment_mean * 1.1) + 64
+        words = raw_words(enough, self.seed, "mock fragments", self.name, shard)
+        places = np.cumsum((words >> np.uint64(32)) * np.uint64(most) >> np.uint64(32), dtype=np.int64)
+        places += np.arange(len(places))
+        places = places[places < ends[-1]]
+        document = np.searchsorted(ends, places, "right")
+        starts = np.concatenate([[0], ends[:-1]])
+        return Ragged(np.searchsorted(document, np.arange(len(ends) + 1)), (places - starts[document]).astype(np.int32))
+
+    def _slice_of_pool(self, shard: int, frame: int) -> NDArray[Any]:
+        """Every frame shows another stretch of the same made-up tokens: no frame costs anything without separators."""
+        index = self.index(shard)
+        tokens = int(index.tokens[frame])
+        start = (shard * 7919 + frame * 104_729) % (len(self._pool) - tokens + 1)
+        shown = self._pool[start : start + tokens]
+        if index.fragments is None:
+            return shown
+        begin, end = index.first_document[frame : frame + 2].tolist()
+        offsets = index.fragments.offsets[begin : end + 1]
+        documents = index.payload_offsets[begin:end] // self.token_dtype.itemsize
+        shown = shown.copy()
+        places = documents.repeat(np.diff(offsets)) + index.fragments.values[offsets[0] : offsets[-1]]
+        shown[places] = self.config.fragments_at
+        return shown
 
     def _made_up(self) -> NDArray[Any]:
         words = raw_words(
             2 * max(_FRAME_TOKENS, self.longest_document()) + _FRAME_TOKENS, self.seed, "mock tokens", self.name
         )
-        return ((words >> np.uint64(32)) * np.uint64(self.config.vocab_size) >> np.uint64(32)).astype(self.token_dtype)
-
-    def _slice_of_pool(self, shard: int, frame: int) -> NDArray[Any]:
-        """Every frame shows another stretch of the same made-up tokens: no frame costs anything."""
-        tokens = int(self.index(shard).tokens[frame])
-        start = (shard * 7919 + frame * 104_729) % (len(self._pool) - tokens + 1)
-        return self._pool[start : start + tokens]
+        separator, size = self.config.fragments_at, self.config.vocab_size
+        made = (words >> np.uint64(32)) * np.uint64(size - (separator is not None)) >> np.uint64(32)
+        if separator is not None:
+            made += made >= separator  # none by chance
+        return made.astype(self.token_dtype)
 
     def _borrow(self, real: Source, shard: int, frame: int) -> bytes:
         """Fill a mock frame from a real one.

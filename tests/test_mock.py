@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from streampipe.errors import ConfigError
-from streampipe.mock import MockConfig, MockSource
+from streampipe.mock import MockSource
+from streampipe.mock_config import MockConfig
 
 
 def source(seed=1, **config):
@@ -41,6 +42,20 @@ def test_frames_hold_what_the_index_says():
         ends = index.payload_offsets[first:last] // 2 + index.lengths[first:last]
         assert ends[-1] == len(raw)
         assert raw.max() < 32_000
+
+
+def test_separators_stand_where_the_index_says_and_nowhere_else():
+    mock = source(documents=20_000, vocab_size=40, fragments_at=7, fragment_mean=300)
+    index = mock.index(0)
+    assert abs(len(index.fragments.values) * 300 / index.lengths.sum() - 1) < 0.02
+    for frame in (0, 11, len(index.tokens) - 1):
+        tokens = np.frombuffer(mock.read_frames([(0, frame)])[0], mock.token_dtype)
+        assert set(tokens.tolist()) == set(range(40)), "the other ids are made up as before"
+        for row in range(*index.first_document[frame : frame + 2]):
+            document = tokens[index.payload_offsets[row] // 2 :][: index.lengths[row]]
+            listed = index.fragments.values[index.fragments.offsets[row] : index.fragments.offsets[row + 1]]
+            assert np.flatnonzero(document == 7).tolist() == listed.tolist()
+    assert source(documents=20_000).index(0).fragments is None
 
 
 def test_ten_billion_documents_take_no_memory_for_them():
@@ -85,6 +100,10 @@ def test_a_file_that_holds_no_lengths_is_refused(tmp_path, text):
         ({"min": 9, "max": 8}, "1 <= min <= max"),
         ({"mean": 0}, "mean > 0"),
         ({"vocab_size": 0}, r"mock\.vocab_size"),
+        ({"fragments_at": 32_000}, r"mock\.fragments_at: must be an id below vocab_size \(32000\)"),
+        ({"fragments_at": 0, "vocab_size": 1}, r"mock\.fragments_at: must be"),
+        ({"fragments_at": 5, "tokens_from": "somewhere"}, r"mock\.fragments_at: borrowed tokens"),
+        ({"fragment_mean": 0}, r"mock\.fragment_mean"),
     ],
 )
 def test_numbers_that_give_no_lengths_are_refused(config, message):

@@ -47,6 +47,7 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         slack: tokens that cutting inside tokens may add to a document; what needs more is cut elsewhere.
         split_on: the token that separates the parts of a document, as `shardtools build --fragments-at` recorded it:
             documents that are hit and have it are transformed part by part, and it stays where it was.
+            Of a mock source, the id that its `fragments_at` has.
             With `compat`, the token (or id) that parts a text into fragments.
         fragment_rate: share of these parts that are transformed, 0 to 1; null for `rate`.
         compat: `megatron` does as Megatron-LM's `GPTFIMDataset` does, to reproduce a recipe of it: windows after
@@ -111,11 +112,6 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self._check_compat(where)
 
     def _check_own(self, where: str) -> None:
-        if isinstance(self.split_on, int):
-            raise ConfigError(
-                f"{where}.split_on: must be the token that `shardtools build --fragments-at` was given, not its id, "
-                f"but got {self.split_on}"
-            )
         if isinstance(self.sentinels, Sentinels) and self.sentinels.pad is not None:
             raise ConfigError(
                 f"{where}.sentinels.pad: only `compat: megatron` fills windows up; remove it, or set compat"

@@ -30,6 +30,7 @@ from streampipe.plan.round_plan import FrameTable
 from streampipe.plan.separators import Separators
 from streampipe.rng import raw_words
 from streampipe.shards import Document
+from streampipe.stream import open_stream
 from streampipe.tools.digest import digest_steps
 
 SENTINELS = {"prefix": 2**28 - 1, "suffix": 2**28 - 2, "middle": 2**28 - 3}
@@ -506,15 +507,38 @@ def test_metrics_tell_how_many_fragments_there_were(folder):
     assert inserted_as_metrics_tell(stream(folder)) > 100
 
 
+def test_mock_repositories_are_split_like_real_ones(tmp_path):
+    """Documents come back whole, separators stand between fragments, and transformed ones are counted."""
+    raw = raw_stream(tmp_path, {"seq_length": 512, "batch.fields": FIELDS})
+    mock = {"documents": 300, "mean": 200, "max": 400, "vocab_size": 64, "fragments_at": 9, "fragment_mean": 30}
+    fim = {"rate": 0.6, "fragment_rate": 0.5, "level": "token", "split_on": 9}
+    sentinels = {"prefix": 61, "suffix": 62, "middle": 63}
+    raw["sources"] = [{"name": "code", "mock": mock, "epochs": 1, "fim": fim | {"sentinels": sentinels}}]
+    config = config_from(raw)
+    batches, counts = take(config, None), Counter()
+    index = open_stream(config).sources[0].index(0)
+    frames = [open_stream(config).sources[0].read_frames([(0, number)])[0] for number in range(len(index.tokens))]
+    documents = np.split(np.concatenate(frames), np.cumsum(index.lengths)[:-1])
+    seen = 0
+    for batch in batches:
+        counts += fim_counts(batch)
+        for piece in pieces_of(batch):
+            seen += 1
+            assert restored(piece.tokens, piece.kinds) == documents[piece.document].tolist()
+            counts["found"] += fragments_in(piece.kinds)
+    assert seen == len(documents)
+    assert counts["found"] == counts["fragments"] + counts["transformed"] - counts["split"] > 300
+
+
 def test_other_separators_and_sources_without_any_are_refused_with_the_cure(folder, tmp_path):
     with pytest.raises(ConfigError, match=r"those of '<file_sep>' are recorded.*or set split_on: '<file_sep>'"):
         build_loader(stream(folder, split_on="<repo>"))
     raw = raw_stream(tmp_path)
     fim = {"rate": 0.6, "level": "token", "sentinels": SENTINELS, "split_on": NAME}
-    mock = {"documents": 100, "mean": 20}
-    raw["sources"] = [{"name": "code", "mock": mock, "fim": fim}]
-    with pytest.raises(ConfigError, match="a mock source has no separators"):
-        build_loader(config_from(raw))
+    for mock in ({"documents": 100}, {"documents": 100, "fragments_at": 5}):
+        raw["sources"] = [{"name": "code", "mock": mock, "fim": fim}]
+        with pytest.raises(ConfigError, match=r"separator of the mock source 'code'.*set mock\.fragments_at"):
+            build_loader(config_from(raw))
     write_documents(tmp_path / "code", [Document("0", spelled(0, 0, 30))], build={"fragments_at": NAME})
     raw["sources"] = [{"name": "code", "path": f"{tmp_path}/code", "fim": fim}]
     with pytest.raises(SourceError, match="lists no separators"), build_loader(config_from(raw)) as loader:
