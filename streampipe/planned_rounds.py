@@ -1,11 +1,13 @@
 """Rounds planned ahead, in a thread."""
 
 import time
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from threading import Event
 
 from streampipe.address import Addressed
 from streampipe.stream import Stream
+from streampipe.threads import TaskThreads
 
 # While a plan is not waited for, planning sleeps this long between slices of about a millisecond, so that the training
 # loop, which shares the interpreter lock, does not feel it. Measured in benchmarks/README.md.
@@ -17,7 +19,7 @@ class PlannedRounds:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="streampipe-plan")
+        self._thread = TaskThreads(1, "streampipe-plan")
         self._planned: dict[tuple[int, int], Future[Addressed]] = {}
         self._wanted = Event()
         self._closed = Event()
@@ -42,13 +44,13 @@ class PlannedRounds:
     def close(self) -> None:
         """Plan no more; what is being planned is given up."""
         self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     def _begin(self, number: int, first: int) -> Future[Addressed]:
         # Where a phase completes its last step with empty sequences, the next round begins later than was foreseen.
         key = (number, first if self._stream.planner.depends_on_first(number) else 0)
         if key not in self._planned:
-            self._planned[key] = self._pool.submit(self._stream.plan_round, number, self._breathe, first)
+            self._planned[key] = self._thread.submit(partial(self._stream.plan_round, number, self._breathe, first))
         return self._planned[key]
 
     def _breathe(self) -> None:

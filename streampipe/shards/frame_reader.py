@@ -1,8 +1,9 @@
 """Frames read, checked and decoded in threads, ahead of need and within a budget."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -11,6 +12,7 @@ from streampipe.errors import ConfigError
 from streampipe.shards.buffers import FrameBuffers
 from streampipe.shards.frame import StoredFrame
 from streampipe.shards.frame_decoder import FrameDecoder
+from streampipe.threads import TaskThreads
 
 # Frames of one read: enough to keep several ranges in flight, few enough to spread decoding over the threads.
 _FRAMES_A_READ = 8
@@ -106,7 +108,7 @@ class FrameReader:
     def __init__(self, config: StorageConfig) -> None:
         self._budget = config.budget()
         self._threads = config.threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._readers: TaskThreads | None = None
         self._decoder = FrameDecoder()
         self._buffers = FrameBuffers()
         self._ahead = 0
@@ -135,10 +137,13 @@ class FrameReader:
         threads = self._threads if self._threads is not None else _THREADS
         if not threads:
             return [_HereAndNow(lambda: self._read(source, frames, 0, len(frames), place))]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="streampipe-read")
+        if self._readers is None:
+            self._readers = TaskThreads(threads, "streampipe-read")
         starts = range(0, len(frames), _FRAMES_A_READ)
-        return [self._pool.submit(self._read, source, frames, first, first + _FRAMES_A_READ, place) for first in starts]
+        return [
+            self._readers.submit(partial(self._read, source, frames, first, first + _FRAMES_A_READ, place))
+            for first in starts
+        ]
 
     def _read_here(
         self, source: FrameSource, frames: Sequence[tuple[int, int]], place: Callable[[int, Any], None]
@@ -161,8 +166,8 @@ class FrameReader:
     def close(self) -> None:
         """Stop: what has not begun to be read is not read any more."""
         self._decoder.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._readers is not None:
+            self._readers.close()
 
     def _read(
         self,
