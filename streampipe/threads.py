@@ -3,8 +3,8 @@
 A thread that asks for the interpreter lock after that is torn out of whatever it is in. Inside C++ code this aborts the
 process, and a training run that was complete counts as failed. Python waits for threads that are not daemons, but
 before anyone tells them to stop; so these are daemons, stopped and waited for when Python calls its exit functions.
-Nor does anything wait for what hangs: pools of `concurrent.futures` do whatever was submitted to them before Python
-ends, which takes minutes where a server has stopped to answer, and a training run waits for the rank that failed.
+Nor do they keep a process that ends when what they do hangs. Pools of `concurrent.futures` first do whatever was
+submitted to them, which takes minutes where a server has stopped to answer; all ranks wait for one that failed so.
 """
 
 import atexit
