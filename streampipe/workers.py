@@ -1,4 +1,4 @@
-"""Worker processes of a loader: torch's, ended at once, and a death of one told as what it is."""
+"""Worker processes of a loader: torch's, and a death of one told as what it is and never waited for."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import get_temp_dir
 from typing import Any, TypeVar, cast
 
 from torch._C import _remove_worker_pids
@@ -20,10 +21,16 @@ T = TypeVar("T")
 
 # Seconds between the end of a process's files, which its reader sees, and its end, which its parent sees.
 _DYING = 2.0
+# How often something is done again that the deaths of workers interrupt: as many loaders may lose one at a time.
+_ATTEMPTS = 10
 
 
 class WorkerBatches(Iterator[dict[str, Any]]):
     """An iterator over the micro batches that worker processes make, in their order.
+
+    A worker that is killed while it asks torch's event whether to end takes the lock of that event with it, and whoever
+    asks or tells afterwards waits for ever. So the parent asks another one, and tells nobody once a worker has died: it
+    kills the others.
 
     Args:
         dataset: copied into each worker.
@@ -35,11 +42,11 @@ class WorkerBatches(Iterator[dict[str, Any]]):
         loader = DataLoader(
             _Carrier(dataset), batch_size=None, num_workers=workers, prefetch_factor=max(2, prefetch // workers)
         )
+        get_temp_dir()  # of this process, which removes it: a worker that is killed would leave one of its own behind
         self._batches = cast(Any, iter(loader))
-        # A worker that is killed while it asks whether it is to end takes the lock of that event with it, and whoever
-        # asks or tells afterwards waits for ever. Workers are killed here, so nobody need tell them.
-        self._batches._workers_done_event = threading.Event()
-        self._abandoned = weakref.finalize(self, _end, self._batches, os.getpid())
+        shared, self._batches._workers_done_event = self._batches._workers_done_event, threading.Event()
+        self._end = weakref.finalize(self, _end, self._batches, shared, os.getpid())
+        self._end.atexit = False  # then multiprocessing ends what is left
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -51,7 +58,8 @@ class WorkerBatches(Iterator[dict[str, Any]]):
 
         Raises:
             StreampipeError: as it was raised in a worker.
-            RuntimeError: a worker died, or raised anything else.
+            RuntimeError: a worker died.
+            Exception: whatever else a worker raised, of its own type.
         """
         try:
             batch = next(self._batches)
@@ -59,8 +67,8 @@ class WorkerBatches(Iterator[dict[str, Any]]):
             raise
         except Exception as error:
             # A batch that is half handed over ends as a broken connection, an end of file or an absent socket.
-            patience = _DYING if isinstance(error, (OSError, EOFError)) else 0.0
-            deaths = _undisturbed(lambda: _deaths(self.processes, patience))
+            broken = isinstance(error, (OSError, EOFError)) and "in DataLoader worker process" not in str(error)
+            deaths = _undisturbed(lambda: _deaths(self._batches, _DYING if broken else 0.0))
             if not deaths:
                 raise
             raise RuntimeError(
@@ -73,21 +81,29 @@ class WorkerBatches(Iterator[dict[str, Any]]):
         return batch  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End the processes. They only read, so they are killed: asked to end, each takes seconds."""
-        self._abandoned()
+        """End the processes."""
+        self._end()
 
 
-def _deaths(processes: list[BaseProcess], patience: float) -> list[str]:
-    """Say of each process that did not end by itself how it ended; wait for the first one, in seconds."""
-    for sentinel in connection.wait([process.sentinel for process in processes], patience):
-        next(process for process in processes if process.sentinel == sentinel).join(_DYING)
+def _deaths(batches: Any, patience: float) -> list[str]:
+    """Say how the workers ended that should not have; wait for the first one to do so, in seconds."""
+    active = {
+        process.sentinel: process
+        for process, busy in zip(batches._workers, batches._workers_status, strict=True)
+        if busy
+    }
+    for sentinel in connection.wait(list(active), patience):
+        active[sentinel].join(_DYING)
+    busy = active.values()
     return [
-        f"process {process.pid} {_how(process.exitcode)}" for process in processes if process.exitcode not in (None, 0)
+        f"process {process.pid} {_how(process.exitcode)}"
+        for process in batches._workers
+        if process.exitcode is not None and (process.exitcode or process in busy)
     ]
 
 
-def _how(exitcode: int | None) -> str:
-    if exitcode is None or exitcode >= 0:
+def _how(exitcode: int) -> str:
+    if exitcode >= 0:
         return f"exited with status {exitcode}"
     with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-exitcode).name}"
@@ -95,24 +111,39 @@ def _how(exitcode: int | None) -> str:
 
 
 def _undisturbed(do: Callable[[], T]) -> T:
-    """Do something again that is interrupted: torch raises, once, wherever the main thread is when a worker dies."""
-    try:
-        return do()
-    except RuntimeError:
-        return do()
+    """Do something again that is interrupted: torch raises wherever the main thread is when a worker dies.
+
+    It does so once for each loader.
+    """
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(RuntimeError):
+            return do()
+    return do()
 
 
-def _end(batches: Any, owner: int) -> None:
-    if os.getpid() == owner:  # not in a fork of the process that has the workers, such as a worker of another loader
-        _undisturbed(lambda: _kill(batches))
+def _end(batches: Any, shared: Any, owner: int) -> None:
+    """End the workers.
+
+    Args:
+        batches: torch's iterator.
+        shared: the event that tells them to end.
+        owner: the process that has them; in a fork of it, such as a worker of another loader, they are left alone.
+    """
+    if os.getpid() != owner:
+        batches._shutdown = True
+        return
+    _undisturbed(lambda: _shut_down(batches, shared))
 
 
-def _kill(batches: Any) -> None:
+def _shut_down(batches: Any, shared: Any) -> None:
     if batches._worker_pids_set:
         _remove_worker_pids(id(batches))
         batches._worker_pids_set = False
-    for process in batches._workers:
-        process.kill()
+    if _deaths(batches, 0.0):
+        for process in batches._workers:
+            process.kill()
+    else:
+        batches._workers_done_event = shared
     batches._shutdown_workers()
 
 

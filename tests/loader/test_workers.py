@@ -1,7 +1,10 @@
-"""Worker processes that are killed, as the kernel does when memory runs out: an error of next(), and never a hang."""
+"""Worker processes: started in every way, gone when they should be, and killed as the kernel does without memory."""
 
 import multiprocessing
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from laws import Batch, assert_same_future, take
-from streams import stream_of
+from streams import stream_of, write_stream
 
 from streampipe import StreamConfig, Topology, build_loader
 from streampipe.loader import StreamLoader
@@ -103,3 +106,50 @@ def test_a_worker_that_takes_a_lock_with_it_leaves_nobody_waiting(
         loader.close()
     assert time.monotonic() - began < 30
     assert multiprocessing.active_children() == []
+
+
+STARTED = """
+import multiprocessing, sys
+from streampipe import build_loader, load_config
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[2])
+    config = load_config(sys.argv[1], {"loader.num_workers": 2})
+    for _ in range(3):
+        with build_loader(config) as loader:
+            print(*(int(next(loader)["tokens"].sum()) for _ in range(5)))
+    forgotten = build_loader(config)
+    next(forgotten)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method_work_and_leave_no_file(corpora: Path, tmp_path: Path, method: str) -> None:
+    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
+    script.write_text(STARTED)
+    temporary.mkdir()
+    words = [sys.executable, script, write_stream(tmp_path / "stream.yaml", corpora), method]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=90, env=environment)
+    expected = [int(batch["tokens"].sum()) for batch in take(stream_of(corpora), 5)]
+    assert [[int(word) for word in line.split()] for line in done.stdout.splitlines()] == [expected] * 3
+    assert "Error" not in done.stderr
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["close", "forget"])
+def test_a_fork_of_the_process_leaves_its_workers_alone(two_workers: StreamConfig, corpora: Path, how: str) -> None:
+    """As when a trainer forks processes of its own while it has a loader."""
+    with build_loader(two_workers, RANK) as loader:
+        batches = [next(loader)]
+
+        def in_fork() -> None:
+            if how == "close":
+                loader.close()
+            loader._batches = None
+
+        child = multiprocessing.get_context("fork").Process(target=in_fork)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        batches += islice(loader, 30)
+    assert_same_future(batches, take(stream_of(corpora), 31, RANK))
