@@ -1,6 +1,5 @@
 """StreamConfig: the tree of the rooms' small configs, read from YAML."""
 
-import re
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -8,6 +7,7 @@ import msgspec
 
 from streampipe.assemble.batch_config import BatchConfig
 from streampipe.assemble.fim_config import FimConfig, check_policy
+from streampipe.complaint import explain
 from streampipe.errors import ConfigError
 from streampipe.mock_config import MockConfig
 from streampipe.plan.blend import OnExhausted
@@ -16,8 +16,6 @@ from streampipe.plan.planner import PlanConfig
 from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
 
-# Keys of DESIGN that later releases build; refused by name until then, so that no option is parsed and ignored.
-_NOT_BUILT = {"cache", "give_up_after"}
 _TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -260,7 +258,7 @@ def _changed(config: StreamConfig, phase: PhaseConfig, where: str) -> StreamConf
         try:
             parts[name] = msgspec.convert(merged, kind)
         except msgspec.ValidationError as error:
-            raise ConfigError(explain(str(error)).replace("$", f"{where}.{name}", 1)) from error
+            raise ConfigError(explain(str(error), kind).replace("$", f"{where}.{name}", 1)) from error
     return replace(config, **parts)
 
 
@@ -294,16 +292,3 @@ def _check_source(source: SourceConfig, where: str) -> None:
         source.fim.check(f"{where}.fim")
     if source.epochs is not None and source.epochs < 1:
         raise ConfigError(f"{where}.epochs: must be at least 1, or null for no limit, but got {source.epochs}")
-
-
-def explain(message: str) -> str:
-    """Return msgspec's complaint with the path of the key first."""
-    match = re.match(r"Object contains unknown field `(.+?)`(?: - at `(.+)`)?", message)
-    if match:
-        key, where = match.group(1), match.group(2) or "$"
-        reason = "this release does not build it yet" if key in _NOT_BUILT else "no such key"
-        return f"{where}.{key}: {reason}; remove it"
-    match = re.match(r"(.+) - at (`key` in )?`(.+)`", message)
-    if not match:
-        return f"$: {message}"
-    return f"{match.group(3)}: {'a key: ' if match.group(2) else ''}{match.group(1)}"

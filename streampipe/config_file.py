@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from streampipe.config import StreamConfig, explain
+from streampipe.complaint import explain
+from streampipe.config import StreamConfig
 from streampipe.errors import ConfigError
 
 
@@ -61,7 +62,7 @@ def config_from(raw: Any, overrides: Mapping[str, Any] | None = None) -> StreamC
     try:
         config = msgspec.convert(data, StreamConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(explain(str(error))) from error
+        raise ConfigError(explain(str(error), StreamConfig)) from error
     config.check()
     return config
 

@@ -2,7 +2,6 @@
 
 import hashlib
 from array import array
-from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from typing import Any
@@ -17,7 +16,7 @@ from streampipe.assemble.fim_text import TextCutter
 from streampipe.assemble.megatron_fim import MegatronFim
 from streampipe.assemble.megatron_windows import MegatronWindows
 from streampipe.config import SourceConfig, StreamConfig
-from streampipe.encoder import open_codec, open_encoder
+from streampipe.encoder import TokenizerEncoder, open_codec, open_encoder
 from streampipe.errors import ConfigError
 from streampipe.fim_sentinels import named_id, order_items, sentinel_ids, tokenizer_file
 from streampipe.opening import OpenedSource, takes_part
@@ -135,18 +134,25 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
     def read() -> bytes:
         return tokenizer_file(source, where)
 
+    @cache
+    def encoder() -> TokenizerEncoder:
+        return open_encoder(read(), source.tokenizer.special_tokens, where)
+
+    @cache
+    def encode(text: str) -> list[int]:
+        return encoder().encode(text, first=False)
+
     ids = sentinel_ids(fim, source, read, where)
-    encode = _text_encoder(source, read, where)
-    for rates in phases:
-        first, second = order_items(rates, ids, encode, where)
+    for number, rates in enumerate(phases):
+        rates_in = f"$.phases[{number - 1}].fim.{source.name}" if number else where
+        first, second = order_items(rates, ids, encode, source, where, rates_in)
     orders = tuple(
         Order(tuple(item if isinstance(item, int) else memoryview(array(form, item)) for item in items))
         for items in (first, second)
     )
     cutter: Cutter = TokenCutter()
     if fim.needs_text:
-        encoder = open_encoder(read(), source.tokenizer.special_tokens, where)
-        cutter = TextCutter(encoder, fim.level, fim.no_prefix, form)
+        cutter = TextCutter(encoder(), fim.level, fim.no_prefix, form)
     start, end = (int(built.get(name) is not None) for name in ("bos", "eos"))
     slack = 0 if fim.level == "token" else fim.slack
     return SourceFim((orders[0], orders[1]), cutter, start, end, fim.loss == "middle", slack)
@@ -227,10 +233,3 @@ def _megatron(fim: FimConfig, source: Source, where: str) -> MegatronFim:
         fragment_rate=fim.fragment_rate or 0.0,
         no_prefix=fim.no_prefix,
     )
-
-
-def _text_encoder(source: OpenedSource, read: Callable[[], bytes], where: str) -> Callable[[str], list[int]]:
-    def encode(text: str) -> list[int]:
-        return open_encoder(read(), source.tokenizer.special_tokens, where).encode(text, first=False)
-
-    return encode

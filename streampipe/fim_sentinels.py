@@ -134,8 +134,9 @@ def _named(fim: FimConfig, where: str) -> dict[str, str | int]:
         for role, token in (("MID", tokens.middle), ("PAD", tokens.pad)):
             if token is None:
                 raise ConfigError(
-                    f"{where}.sentinels: compat: megatron needs a {_NAMES[role]} token, and {fim.sentinels!r} has "
-                    "none; give prefix, suffix, middle and pad"
+                    f"{where}.sentinels: compat: megatron needs a {_NAMES[role]} token, and "
+                    f"{f'the preset {fim.sentinels!r}' if isinstance(fim.sentinels, str) else 'this'} has none; give "
+                    "prefix, suffix, middle and pad"
                 )
             named[role] = token
     return named
@@ -148,7 +149,12 @@ def _closest(token: str, known: Mapping[str, int]) -> str:
 
 
 def order_items(
-    fim: FimConfig, ids: Mapping[str, int], encode: Callable[[str], list[int]], where: str
+    fim: FimConfig,
+    ids: Mapping[str, int],
+    encode: Callable[[str], list[int]],
+    source: OpenedSource,
+    where: str,
+    rates_in: str,
 ) -> tuple[list[int | list[int]], list[int | list[int]]]:
     """Return both orders: a part by its kind, or the ids that stand between.
 
@@ -156,10 +162,13 @@ def order_items(
         fim: of the source.
         ids: of the roles.
         encode: gives the ids of a template's text.
+        source: whose tokenizer it is.
         where: path of `fim` in the config.
+        rates_in: path of what has its rates, which may be in a phase.
 
     Raises:
-        ConfigError: for an order that the preset does not know but the rates ask for, or a sentinel that is not there.
+        ConfigError: for an order that the preset does not know but the rates ask for, a sentinel that is not there, an
+            id that the source does not have, or a text that is none or names a token.
     """
     preset = PRESETS[fim.sentinels] if isinstance(fim.sentinels, str) else None
     usual = {"psm": preset.psm if preset else PSM, "spm": preset.spm if preset else SPM}
@@ -170,16 +179,20 @@ def order_items(
         if template is None:
             if needed:
                 raise ConfigError(
-                    f"{where}.{key}: the preset {fim.sentinels!r} has no such order; set spm_rate: "
-                    f"{int(key == 'psm')}, or give {key} as a list"
+                    f"{rates_in}.spm_rate: {fim.spm_rate} asks for the order {key}, which the preset "
+                    f"{fim.sentinels!r} does not have; set spm_rate: {int(key == 'psm')}, or give {where}.{key} as a "
+                    "list"
                 )
             template = usual["spm" if key == "psm" else "psm"] or []
-        made.append([_item(item, ids, encode, f"{where}.{key}") for item in template])
+        made.append([_item(item, ids, encode, source, f"{where}.{key}") for item in template])
     return made[0], made[1]
 
 
-def _item(item: str | int, ids: Mapping[str, int], encode: Callable[[str], list[int]], where: str) -> int | list[int]:
+def _item(
+    item: str | int, ids: Mapping[str, int], encode: Callable[[str], list[int]], source: OpenedSource, where: str
+) -> int | list[int]:
     if isinstance(item, int):
+        _require_within(item, "of the template", source, where)
         return [item]
     if item in _PARTS:
         return _PARTS[item]
@@ -187,4 +200,12 @@ def _item(item: str | int, ids: Mapping[str, int], encode: Callable[[str], list[
         if item not in ids:
             raise ConfigError(f"{where}: {item} has no token; give sentinels.{_ROLES[item]}, or leave it out")
         return [ids[item]]
-    return encode(item)
+    if item in source.tokenizer.special_tokens or item.upper() in _ROLES:
+        instead = source.tokenizer.special_tokens.get(item, item.upper())
+        raise ConfigError(
+            f"{where}: {item!r} would be taken for a text, letter by letter; write {instead} for the token, or choose "
+            "other words"
+        )
+    if not (made := encode(item)):
+        raise ConfigError(f"{where}: {item!r} is no token of {source.name!r}; remove it, or give an id")
+    return made

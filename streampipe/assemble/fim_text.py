@@ -37,6 +37,14 @@ class Encoder(Protocol):
         """Return the text of ids, or None if it does not give these ids back."""
 
 
+class _AlteredError(Exception):
+    """A part would not give its text back.
+
+    A normalizer puts characters together that an added token kept apart, such as `<think>` and U+0338, once the token
+    is cut.
+    """
+
+
 class TextCutter:
     """Cuts texts at characters or lines.
 
@@ -94,6 +102,9 @@ class TextCutter:
                 found = self._encoded(ids, one, other, table)
             except UnicodeDecodeError:  # the stored ids are no text
                 return None
+            except _AlteredError:
+                counts.redraws += 1
+                continue
             if size <= sum(len(chunk) for part in found for chunk in part) <= room:
                 return found
             counts.redraws += 1
@@ -103,20 +114,25 @@ class TextCutter:
         size = len(ids)
         before_one, behind_one = _borders(ids, one, table, size)
         before_other, behind_other = _borders(ids, other, table, size)
-        prefix = (ids[:before_one], self._fresh(table.bytes_between(ids, (before_one, 0), one)))
-        suffix = (self._fresh(table.bytes_between(ids, other, (behind_other, 0))), ids[behind_other:])
+
+        def fresh(first: tuple[int, int], last: tuple[int, int]) -> memoryview:
+            return self._fresh(table.bytes_between(ids, first, last), table)
+
+        prefix = (ids[:before_one], fresh((before_one, 0), one))
+        suffix = (fresh(other, (behind_other, 0)), ids[behind_other:])
         if behind_one > before_other:
-            return prefix, suffix, (self._fresh(table.bytes_between(ids, one, other)),)
-        head = self._fresh(table.bytes_between(ids, one, (behind_one, 0)))
-        tail = self._fresh(table.bytes_between(ids, (before_other, 0), other))
+            return prefix, suffix, (fresh(one, other),)
+        head, tail = fresh(one, (behind_one, 0)), fresh((before_other, 0), other)
         return prefix, suffix, (head, ids[behind_one:before_other], tail)
 
-    def _fresh(self, text: bytes) -> memoryview:
+    def _fresh(self, text: bytes, table: ByteTable) -> memoryview:
         found = self._known.get(text)
         if found is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             ids = self._encoder.encode(text.decode(), first=False) if text else []
+            if b"".join([table.pieces[i] or b"" for i in ids]) != text:
+                raise _AlteredError
             found = self._known[text] = memoryview(array(self._form, ids))
         return found
 

@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -260,6 +261,18 @@ def test_metrics_tell_what_was_done(corpus):
         ({"loss": "middle"}, "level: character does not allow"),
         ({"rate": 1.5}, "must be within 0 and 1"),
         ({"psm": ["PRE", "prefix", "middle", "suffix"]}, "a template begins with"),
+        ({"psm": ["", "prefix", "suffix", "middle"]}, "fim.psm: '' is no token of 'code'"),
+        (
+            {"psm": ["PRE", "prefix", 10**6, "suffix", "middle"]},
+            "fim.psm: the id 1000000 of the template is not within",
+        ),
+        ({"spm": [-5, "prefix", "suffix", "middle"]}, "fim.spm: the id -5 of the template is not within"),
+        ({"psm": ["<fim_prefix>", "prefix", "suffix", "middle"]}, "letter by letter; write "),
+        (
+            {"psm": ["pre", "prefix", "suffix", "middle"]},
+            "letter by letter; write PRE for the token",
+        ),
+        ({"level": "word"}, "fim.level: must be one of character, line, token, but got 'word'"),
         ({"no_prefix": ""}, "every text begins with nothing"),
         ({"split_on": "<file_sep>"}, "build the source with `shardtools build --fragments-at '<file_sep>'`"),
         ({"split_on": ""}, "names no token"),
@@ -273,6 +286,38 @@ def test_what_cannot_be_done_is_refused_with_the_cure(corpus, fim, told):
     with pytest.raises(ConfigError) as caught, build_loader(stream(corpus[0], **fim)):
         pass
     assert told in str(caught.value)
+
+
+def test_an_order_that_a_phase_asks_for_is_refused_where_it_asks(corpus):
+    changes = {"phases": [{"start": 4096, "fim": {"code": {"spm_rate": 0.5}}}]}
+    preset = {"sentinels": "seed-coder", "spm_rate": 1}
+    tokens = {"<[fim-prefix]>": 5, "<[fim-suffix]>": 6, "<[fim-middle]>": 7}
+    with (
+        mock.patch("streampipe.fim_sentinels.vocabulary", lambda _: tokens),
+        pytest.raises(ConfigError, match=r"^\$\.phases\[0\]\.fim\.code\.spm_rate: 0\.5 asks for the order psm"),
+    ):
+        build_loader(stream(corpus[0], changes, **preset))
+    with pytest.raises(ConfigError, match=r"keys are fragment_rate, rate, spm_rate, but got 'level'"):
+        stream(corpus[0], {"phases": [{"start": 4096, "fim": {"code": {"level": 0.5}}}]})
+
+
+def test_a_tokenizer_is_read_once_however_many_texts_and_phases_there_are(corpus):
+    order = ["File:", "PRE", "prefix", "and:", "SUF", "suffix", "then:", "MID", "middle"]
+    phases = [{"start": 4096 * number, "fim": {"code": {"rate": 0.1 * number}}} for number in range(1, 4)]
+    with mock.patch("streampipe.fim_opening.open_encoder", wraps=open_encoder) as opened:
+        build_loader(stream(corpus[0], {"phases": phases}, psm=order, spm=order, epochs=None)).close()
+    assert opened.call_count == 1
+
+
+def test_a_cut_that_would_change_the_text_is_drawn_again():
+    """Cut inside `<tool_call>`, which kept them apart, its `>` and U+0338 are one character in Qwen's NFC."""
+    counts = Counts()
+    for word in range(300):
+        text = f"x = 1 # <tool_call>\u0338 {word}"
+        _, (prefix, suffix, middle) = cut("qwen3", "character", text, word, counts=counts)
+        pieces = encoder("qwen3").table.pieces
+        assert b"".join(pieces[i] for i in prefix + middle + suffix).decode() == text
+    assert counts.redraws > 100
 
 
 def test_documents_that_are_cut_anywhere_have_no_middle(corpus):
