@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 
 help:
 	@echo "make demo     real text to a training run that survives kill -9, compared with an unbroken one"
-	@echo "make test     all tests (TESTS=path or ARGS='-k word' for some of them)"
+	@echo "make test     the tests (TESTS=path or ARGS='-k word' for some of them, SLOW=1 for the slow ones too)"
 	@echo "make lint types imports    ruff, mypy --strict, import-linter"
 	@echo "make bench    speed of a mock stream (STEPS=$(STEPS))"
 	@echo "make clean    removes what make made"
@@ -29,7 +29,7 @@ $(VENV)/installed-dev: $(VENV)/installed-run
 	@touch $@
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 $(ARGS) $(TESTS)
+	$(BIN)/python -m pytest -n 2 $(if $(SLOW),,-m "not slow") $(ARGS) $(TESTS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
 from typing import Any, TypeVar, cast
 
+import torch.multiprocessing
 from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -23,6 +24,8 @@ T = TypeVar("T")
 _DYING = 2.0
 # How often something is done again that the deaths of workers interrupt: as many loaders may lose one at a time.
 _ATTEMPTS = 10
+# Bytes of the path of a folder with Unix sockets: 107 for all, of which Python takes 18 for `/listener-` and 8 letters.
+_LONGEST_FOLDER = 89
 
 
 class WorkerBatches(Iterator[dict[str, Any]]):
@@ -42,7 +45,7 @@ class WorkerBatches(Iterator[dict[str, Any]]):
         loader = DataLoader(
             _Carrier(dataset), batch_size=None, num_workers=workers, prefetch_factor=max(2, prefetch // workers)
         )
-        get_temp_dir()  # of this process, which removes it: a worker that is killed would leave one of its own behind
+        _make_room_for_sockets()
         self._batches = cast(Any, iter(loader))
         shared, self._batches._workers_done_event = self._batches._workers_done_event, threading.Event()
         self._end = weakref.finalize(self, _end, self._batches, shared, os.getpid())
@@ -83,6 +86,23 @@ class WorkerBatches(Iterator[dict[str, Any]]):
     def close(self) -> None:
         """End the processes."""
         self._end()
+
+
+def _make_room_for_sockets() -> None:
+    """Make the folder of the sockets over which workers hand over tensors.
+
+    It is this process's, which removes it: a worker that is killed would leave one of its own behind.
+
+    Raises:
+        StreampipeError: when its path is too long for a socket; workers would wait for ever.
+    """
+    folder = get_temp_dir()
+    strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    if strategy == "file_descriptor" and len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        raise StreampipeError(
+            f"{folder}: worker processes hand over batches through sockets in this folder, whose path may have "
+            f"{_LONGEST_FOLDER} bytes, but has {len(os.fsencode(folder))}; set TMPDIR to a folder with a shorter path"
+        )
 
 
 def _deaths(batches: Any, patience: float) -> list[str]:

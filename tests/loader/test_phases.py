@@ -244,7 +244,10 @@ def test_steps_by_tokens_keep_their_positions_when_sequences_grow(corpora):
         ({"phases": [{"start": 5}, {"start": 5}]}, r"\$\.phases\[1\]\.start: phases begin one after the other"),
         ({"phases": [{"start": "5X"}]}, r"\$\.phases\[0\]\.start: must be a number of tokens"),
         ({"phases": [{"start": 5, "weights": {"books": 1}}]}, r"\$\.phases\[0\]\.weights: there is no source 'books'"),
-        ({"phases": [{"start": 5, "packing": {"policy": "x"}}]}, r"\$\.phases\[0\]\.packing\.policy: Invalid"),
+        (
+            {"phases": [{"start": 5, "packing": {"policy": "x"}}]},
+            r"\$\.phases\[0\]\.packing\.policy: must be one of best_fit, concat, none",
+        ),
         ({"phases": [{"start": 5, "seq_length": 0}]}, r"\$\.phases\[0\]: \$\.seq_length: must be at least 1"),
         ({"batch.global_batch_size": []}, r"\$\.batch\.global_batch_size: a schedule needs at least one stage"),
         ({"batch.global_batch_size": [{"size": 4, "steps": 3}]}, "the first stage begins at 0"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import synchronize
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from laws import Batch, assert_same_future, take
@@ -122,18 +123,31 @@ if __name__ == "__main__":
 """
 
 
+def started(corpora: Path, tmp_path: Path, method: str, temporary: str) -> "subprocess.CompletedProcess[str]":
+    script = tmp_path / "script.py"
+    script.write_text(STARTED)
+    words = [sys.executable, script, write_stream(tmp_path / "stream.yaml", corpora), method]
+    environment = {**os.environ, "TMPDIR": temporary}
+    return subprocess.run(words, check=False, capture_output=True, text=True, timeout=90, env=environment)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_start_method_work_and_leave_no_file(corpora: Path, tmp_path: Path, method: str) -> None:
-    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
-    script.write_text(STARTED)
-    temporary.mkdir()
-    words = [sys.executable, script, write_stream(tmp_path / "stream.yaml", corpora), method]
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=90, env=environment)
+    with TemporaryDirectory() as temporary:
+        done = started(corpora, tmp_path, method, temporary)
+        left = list(Path(temporary).iterdir())
     expected = [int(batch["tokens"].sum()) for batch in take(stream_of(corpora), 5)]
     assert [[int(word) for word in line.split()] for line in done.stdout.splitlines()] == [expected] * 3
     assert "Error" not in done.stderr
-    assert list(temporary.iterdir()) == []
+    assert left == []
+
+
+def test_a_path_too_long_for_sockets_is_refused_where_torch_would_hang(corpora: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 90)
+    folder.mkdir()
+    done = started(corpora, tmp_path, "fork", str(folder))
+    assert done.returncode
+    assert "set TMPDIR to a folder with a shorter path" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("how", ["close", "forget"])

@@ -116,7 +116,7 @@ def test_it_says_when_balance_does_not_pay():
     ("plan", "message"),
     [
         ({"balance": True}, r"\$\.plan\.balance: must be `cost` or `off`"),
-        ({"balance": "size"}, r"\$\.plan\.balance: Invalid enum value 'size'"),
+        ({"balance": "size"}, r"\$\.plan\.balance: must be one of cost, off, but got 'size'"),
         ({"balance": "cost", "even_rows": 6}, r"\$\.plan\.even_rows: must be a power of two"),
         ({"even_rows": 4}, r"\$\.plan\.even_rows: has a meaning with `balance: cost` only"),
         ({"model_width": 0}, r"\$\.plan\.model_width: must be at least 1"),
