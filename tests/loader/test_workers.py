@@ -20,15 +20,12 @@ from streams import stream_of, write_stream
 from streampipe import StreamConfig, Topology, build_loader
 from streampipe.loader import StreamLoader
 
-# torch opens temporary files to see whether any can be opened, and may raise out of that when the signal comes: out of
-# the opening, or out of the closing, after which the file is closed once more and is no longer there.
+# torch raises wherever the main thread is when the signal comes: out of the opening or the closing of a temporary file
+# (with which it sees whether any can be opened) or of a socket, which then are closed once more, or by the collector.
 pytestmark = [
     pytest.mark.timeout(100),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <function _TemporaryFileCloser:pytest.PytestUnraisableExceptionWarning"
-    ),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 RANK = Topology(dp_size=2, dp_rank=1)
