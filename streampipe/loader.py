@@ -16,7 +16,7 @@ from streampipe.forecast import check_memory, check_shares, doubts_of_balance, f
 from streampipe.meter import Meter
 from streampipe.parallel import Topology
 from streampipe.stream import Stream
-from streampipe.workers import WorkerBatches
+from streampipe.workers import WorkerBatches, start_workers
 
 log = logging.getLogger("streampipe")
 
@@ -169,7 +169,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         workers = self.config.loader.num_workers
         if not workers:
             return iter(self.dataset)
-        return WorkerBatches(self.dataset, workers, self.config.loader.prefetch)
+        return start_workers(self.dataset, workers, self.config.loader.prefetch)
 
     def _announce(self, cursor: Cursor) -> None:
         """Compare the ranks, refuse what cannot fit, and say what is coming."""

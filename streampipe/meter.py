@@ -4,11 +4,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from streampipe.assemble.fim_cuts import FIM_COUNTS, fim_rates
+from streampipe.assemble.fim_cuts import INSERTED, fim_rates
 
 # Counts of as many batches are added up at once.
 _ADDED_AT_ONCE = 64
-_INSERTED = FIM_COUNTS.index("inserted")
 
 
 class Meter:
@@ -47,7 +46,7 @@ class Meter:
 
     def inserted(self) -> float:
         """Return the share of positions with a token that fill-in-the-middle inserted."""
-        inserted = sum(row[_INSERTED] for table in self._fim for row in table)
+        inserted = sum(row[INSERTED] for table in self._fim for row in table)
         return inserted / self._positions if self._positions else 0.0
 
     def read(self, fim_names: Iterable[str]) -> dict[str, Any]:

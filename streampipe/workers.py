@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch.multiprocessing
 from torch._C import _remove_worker_pids
@@ -36,19 +36,13 @@ class WorkerBatches(Iterator[dict[str, Any]]):
     kills the others.
 
     Args:
-        dataset: copied into each worker.
-        workers: how many processes, at least 1.
-        prefetch: micro batches made ahead, all workers together; at least 2 each.
+        batches: torch's iterator, whose workers have been started; `start_workers` makes one.
     """
 
-    def __init__(self, dataset: StreamDataset, workers: int, prefetch: int) -> None:
-        loader = DataLoader(
-            _Carrier(dataset), batch_size=None, num_workers=workers, prefetch_factor=max(2, prefetch // workers)
-        )
-        _make_room_for_sockets()
-        self._batches = cast(Any, iter(loader))
-        shared, self._batches._workers_done_event = self._batches._workers_done_event, threading.Event()
-        self._end = weakref.finalize(self, _end, self._batches, shared, os.getpid())
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+        shared, batches._workers_done_event = batches._workers_done_event, threading.Event()
+        self._end = weakref.finalize(self, _end, batches, shared, os.getpid())
         self._end.atexit = False  # then multiprocessing ends what is left
 
     @property
@@ -88,6 +82,23 @@ class WorkerBatches(Iterator[dict[str, Any]]):
         self._end()
 
 
+def start_workers(dataset: StreamDataset, workers: int, prefetch: int) -> WorkerBatches:
+    """Start worker processes.
+
+    Args:
+        dataset: copied into each worker.
+        workers: how many processes, at least 1.
+        prefetch: micro batches made ahead, all workers together; at least 2 each.
+
+    Raises:
+        StreampipeError: when they could not hand anything over.
+    """
+    ahead = max(2, prefetch // workers)
+    loader = DataLoader(_Carrier(dataset), batch_size=None, num_workers=workers, prefetch_factor=ahead)
+    _make_room_for_sockets()
+    return WorkerBatches(iter(loader))
+
+
 def _make_room_for_sockets() -> None:
     """Make the folder of the sockets over which workers hand over tensors.
 
@@ -107,18 +118,15 @@ def _make_room_for_sockets() -> None:
 
 def _deaths(batches: Any, patience: float) -> list[str]:
     """Say how the workers ended that should not have; wait for the first one to do so, in seconds."""
-    active = {
-        process.sentinel: process
-        for process, busy in zip(batches._workers, batches._workers_status, strict=True)
-        if busy
-    }
-    for sentinel in connection.wait(list(active), patience):
-        active[sentinel].join(_DYING)
-    busy = active.values()
+    active = [process for process, busy in zip(batches._workers, batches._workers_status, strict=True) if busy]
+    ended = connection.wait([process.sentinel for process in active], patience)
+    for process in active:
+        if process.sentinel in ended:
+            process.join(_DYING)
     return [
         f"process {process.pid} {_how(process.exitcode)}"
         for process in batches._workers
-        if process.exitcode is not None and (process.exitcode or process in busy)
+        if process.exitcode is not None and (process.exitcode or process in active)
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.assemble.fim import BEGINNING, END, ORDER_BITS, Order, SourceFim
-from streampipe.assemble.fim_cuts import FIM_COUNTS
+from streampipe.assemble.fim_cuts import FIM_COUNTS, INSERTED
 from streampipe.assemble.segments import (
     FIM,
     FRAME,
@@ -40,7 +40,6 @@ _COUNTED_AS = np.array(
     ],
     np.int64,
 )
-_INSERTED = FIM_COUNTS.index("inserted")  # of each order of a source
 _Column = NDArray[np.int64] | int
 _Slice = tuple[_Column, _Column, _Column, _Column]  # frame, begin, end, id that stands in place of the first token
 _Copies = tuple[NDArray[np.intp], list[_Slice]]  # segments, and slices of each of them
@@ -221,7 +220,7 @@ def counted(table: NDArray[np.int64], cuts: NDArray[np.int64], sources: Mapping[
     numbers = sorted(sources)
     counted_as = np.stack([_COUNTED_AS] * len(numbers))
     for own, number in zip(counted_as, numbers, strict=True):
-        own[1:3, _INSERTED] = [order.added for order in sources[number].orders]
+        own[1:3, INSERTED] = [order.added for order in sources[number].orders]
     amounts = done.take(np.array(numbers) + 1, axis=1)
     counts: NDArray[np.int64] = np.matmul(amounts[:, :, None], counted_as)[:, :, 0]
     return counts

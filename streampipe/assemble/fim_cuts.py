@@ -57,6 +57,7 @@ class Counts:
 
 
 FIM_COUNTS = tuple(field.name for field in fields(Counts))  # the columns of `batch["fim_counts"]`
+INSERTED = FIM_COUNTS.index("inserted")
 
 
 def fim_rates(amounts: Sequence[int]) -> dict[str, float]:

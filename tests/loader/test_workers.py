@@ -37,8 +37,10 @@ def signals(torch_is_told: bool) -> Iterator[None]:
     before = signal.getsignal(signal.SIGCHLD)
     if not torch_is_told:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGCHLD, before)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def kill_one(loader: StreamLoader, batches: list[Batch], before: float, after: float) -> str:
