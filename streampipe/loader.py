@@ -123,10 +123,10 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
 
-        `tokens, sequences, steps, padding` (share of positions without a token; with `batch_by: documents` of those of
-        this rank, and `sequences` are documents; tokens that fill-in-the-middle inserts are counted as they were on
-        this rank since the loader began), `sources: {name: {tokens, documents,
-        epochs, share, truncated_tokens, dropped_documents, dropped_tokens}}`; of this process: `batches`,
+        `tokens, sequences, steps, padding` (share of positions without a token; what fill-in-the-middle inserts is
+        known of this rank only, since the loader began; with `batch_by: documents` all of it is, and `sequences` are
+        documents), `sources: {name: {tokens, documents, epochs, share, truncated_tokens, dropped_documents,
+        dropped_tokens}}`; of this process: `batches`,
         `positions_per_second`, `wait_seconds`, and with fill-in-the-middle `fim: {rate, spm_rate, fragments, fallbacks,
         redraws, whole, too_long, exempt, inserted, sources}`: shares of the pieces that were delivered, and counts (see
         `assemble.fim_cuts.Counts`), the same for each source.
