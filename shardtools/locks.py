@@ -129,6 +129,8 @@ class _Lease(Hold):
                     return
                 self._beats += 1
                 self._store.write(LOCK_NAME, self._content())
+                if self._ended.is_set():  # `end` did not wait for this beat
+                    self._remove()
 
     def check(self) -> None:
         """See `Hold`."""
@@ -140,13 +142,20 @@ class _Lease(Hold):
             )
 
     def end(self, beating: threading.Thread) -> None:
-        """Stop beating and remove the object, if it is still ours."""
+        """Stop beating and remove the object, if it is still ours.
+
+        A beat that fell into an outage sleeps between its client's tries for longer than the outage lasts; the object
+        is removed without it, and once more by the beat itself if that is written after all.
+        """
         self._ended.set()
-        beating.join()
+        beating.join(PARTING_SECONDS / 2)
         with contextlib.suppress(StreampipeError):
-            found = self._read()
-            if not self._lost and found is not None and found.get("token") == self._token:
-                self._store.delete(LOCK_NAME)
+            self._remove()
+
+    def _remove(self) -> None:
+        found = self._read()
+        if not self._lost and found is not None and found.get("token") == self._token:
+            self._store.delete(LOCK_NAME)
 
     def _create(self) -> bool:
         return self._store.create(LOCK_NAME, self._content())
