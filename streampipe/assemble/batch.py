@@ -218,8 +218,9 @@ class _Writer:
             )
         if self._copies is not None:
             _, first, last, ids = self._copies
+            length = last - first
             written = (ids != NO_ID).nonzero()[0]
-            tokens[((last - first).cumsum() - (last - first))[written]] = ids[written]
+            tokens[(length.cumsum() - length)[written]] = ids[written]
         return tokens
 
     def labels(self, tokens: NDArray[Any]) -> NDArray[Any]:

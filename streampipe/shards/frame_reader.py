@@ -102,7 +102,8 @@ class _HereAndNow:
 class FrameReader:
     """Reads frames, in threads or where they are needed.
 
-    It is `full` when as much as the budget has been requested and not yet been consumed.
+    It is `full` when as much as the budget has been requested and not yet been consumed; or at once, as long as no
+    thread reads: frames that are made or read where they are needed come no sooner for being asked for early.
     """
 
     def __init__(self, config: StorageConfig) -> None:
@@ -112,10 +113,11 @@ class FrameReader:
         self._decoder = FrameDecoder()
         self._buffers = FrameBuffers()
         self._ahead = 0
+        self._in_threads = False
 
     def full(self) -> bool:
         """Return whether requests should wait for `consumed`."""
-        return self._ahead >= self._budget
+        return not self._in_threads or self._ahead >= self._budget
 
     def request(
         self, source: FrameSource, frames: Sequence[tuple[int, int]], raw_bytes: int, place: Callable[[int, Any], None]
@@ -137,6 +139,7 @@ class FrameReader:
         threads = self._threads if self._threads is not None else _THREADS
         if not threads:
             return [_HereAndNow(lambda: self._read(source, frames, 0, len(frames), place))]
+        self._in_threads = True
         if self._readers is None:
             self._readers = TaskThreads(threads, "streampipe-read")
         starts = range(0, len(frames), _FRAMES_A_READ)
@@ -157,6 +160,7 @@ class FrameReader:
             return failed
         if stored is None:
             return _HereAndNow(lambda: self._read(source, frames, 0, len(frames), place))
+        self._in_threads = True
         return self._decoder.submit(stored, place)
 
     def consumed(self, raw_bytes: int) -> None:
