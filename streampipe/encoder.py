@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from streampipe.assemble.byte_table import ByteTable, has_safe_border
@@ -100,6 +101,20 @@ class TokenizerEncoder:
         text = str(self._first.decode(list(ids), skip_special_tokens=False))
         return text if self.encode(text, first=first) == list(ids) else None
 
+    def spelling(self, ids: Sequence[int]) -> bytes:
+        """Return ids as the vocabulary spells them, one after the other; special tokens are nothing.
+
+        Two lists of ids that spell the same stand for the same text, after normalizing.
+        """
+        return b"".join([self._spelt[i] for i in ids])
+
+    @cached_property
+    def _spelt(self) -> list[bytes]:
+        if self._bytes is not None:
+            return [piece or b"" for piece in self._bytes.pieces]
+        tokens = {i: token for token, i in self._first.get_vocab(with_added_tokens=True).items()}
+        return [_spelt(tokens.get(i, "")) for i in range(max(tokens) + 1)]
+
 
 class WholeCodec:
     """Decodes and encodes as the file says, as Megatron does; `streampipe.assemble.megatron_fim.Codec`.
@@ -173,6 +188,12 @@ def _loaded(content: Mapping[str, Any], library: Any) -> Any:
         raise ValueError(f"{error}; is it of a newer release of `tokenizers`?") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def _spelt(token: str) -> bytes:
+    """Return a token's bytes; one that falls back to a byte is that byte."""
+    byte = re.fullmatch("<0x([0-9A-F]{2})>", token)
+    return bytes.fromhex(byte[1]) if byte else token.encode()
 
 
 def _parts(step: Mapping[str, Any] | None, key: str) -> list[dict[str, Any]]:

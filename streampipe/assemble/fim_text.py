@@ -36,6 +36,9 @@ class Encoder(Protocol):
     def text_of(self, ids: Sequence[int], *, first: bool) -> str | None:
         """Return the text of ids, or None if it does not give these ids back."""
 
+    def spelling(self, ids: Sequence[int]) -> bytes:
+        """Return ids as the vocabulary spells them: the same for the same text."""
+
 
 class _AlteredError(Exception):
     """A part would not give its text back.
@@ -146,12 +149,19 @@ class TextCutter:
             one, other = (places[at] for at in sorted_cut(text.word, len(places) - 1, draw))
             texts = ((whole[:one], text.beginning), (whole[other:], False), (whole[one:other], False))
             prefix, suffix, middle = (self._encoder.encode(part, first=first) for part, first in texts)
-            if len(text.ids) <= len(prefix) + len(middle) + len(suffix) <= room:
+            fits = len(text.ids) <= len(prefix) + len(middle) + len(suffix) <= room
+            if fits and self._gives_back(whole, text, prefix, middle + suffix):
                 made = (memoryview(array(self._form, part)) for part in (prefix, suffix, middle))
                 a, b, c = ((part,) for part in made)
                 return a, b, c
             counts.redraws += 1
         return None
+
+    def _gives_back(self, whole: str, text: Text, prefix: list[int], rest: list[int]) -> bool:
+        """Return whether parts spell what the text does; some tokenizers strip texts, or mark where words end."""
+        # A space that is put before a document belongs to its prefix; an empty one has none.
+        same = text.ids if prefix or not text.beginning else self._encoder.encode(whole, first=False)
+        return self._encoder.spelling(prefix + rest) == self._encoder.spelling(same)
 
 
 def _borders(ids: memoryview, place: tuple[int, int], table: ByteTable, size: int) -> tuple[int, int]:

@@ -320,6 +320,43 @@ def test_a_cut_that_would_change_the_text_is_drawn_again():
     assert counts.redraws > 100
 
 
+def stripping():
+    """Sentencepiece-style, and strips what it encodes: a part that ends in spaces would lose them."""
+    content = json.loads(EVERY["sentencepiece"]())
+    content["normalizer"]["normalizers"].insert(0, {"type": "Strip", "strip_left": True, "strip_right": True})
+    return json.dumps(content).encode()
+
+
+def unsplit():
+    """Byte-level after NFC, its words unknown, so texts are encoded whole; with an added token."""
+    content = json.loads(EVERY["exotic"]())
+    content["normalizer"] = {"type": "NFC"}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    last = max(token["id"] for token in content["added_tokens"])
+    content["added_tokens"].append({"id": last + 1, "content": "<tool_call>", **plain})
+    return json.dumps(content).encode()
+
+
+@pytest.mark.parametrize(
+    ("made", "text"), [(stripping, "def main:  # the name   of a      list {}"), (unsplit, "x = <tool_call>\u0338 {}")]
+)
+def test_a_whole_text_that_a_cut_would_change_is_cut_elsewhere(made, text):
+    data = made()
+    own, tokenizer = open_encoder(data, specials_of(data), "$.fim"), Tokenizer.from_str(data.decode())
+    counts, redrawn = Counts(), TextCutter(own, "character", None, FORM)
+    assert own.table is None
+    for word in range(200):
+        numbered = text.format(word)
+        ids = own.encode(numbered, first=True)
+        assert own.text_of(ids, first=True) == numbered, "this text is the tokenizer's own"
+        drawn = Text(memoryview(array(FORM, ids)), True, int(raw_words(1, word)[0]))
+        prefix, suffix, middle = ([i for chunk in part for i in chunk] for part in redrawn.parts(drawn, 999, counts))
+        back = tokenizer.decode(prefix + middle + suffix, skip_special_tokens=False)
+        assert back == (numbered if prefix else numbered[1:] if numbered[0] == " " else numbered)
+    assert counts.redraws > 20
+    assert counts.fallbacks < counts.whole // 3
+
+
 def test_documents_that_are_cut_anywhere_have_no_middle(corpus):
     with pytest.raises(ConfigError, match="concat cuts them anywhere"):
         stream(corpus[0], {"packing.policy": "concat"})
