@@ -1,7 +1,7 @@
 """What each id of a byte-level tokenizer stands for, and next to which ids a text always falls apart.
 
-A *safe border* is a place where every pre-tokenizer of the families in `streampipe.encoder` splits, whatever stands
-further left or right: between a letter and an ASCII mark or space that is no apostrophe. No alternative of their
+A *safe border* is a place where every pre-tokenizer of the families in `streampipe.tokenizer_rules` splits, whatever
+stands further left or right: between a letter and an ASCII mark or space that is no apostrophe. No alternative of their
 patterns goes on from a letter to such a character, and none looks beyond it. So text before a safe border has the ids
 that it has alone, and text behind it too; which is what lets a cut be re-encoded without the rest of the document.
 """
