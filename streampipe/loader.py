@@ -52,7 +52,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         self.dataset = dataset
         self.config = dataset.config
         self.topology = dataset.topology
-        self._state: dict[str, Any] | None = None  # the cursor after the last delivered batch
+        self._state: dict[str, Any] | None = None  # the cursor after the last delivered batch; at first the dataset's
         self._batches: TensorBatches | WorkerBatches | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -66,7 +66,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
 
     def __iter__(self) -> "StreamLoader":
         if self._ended:
-            self._ended, self._state = False, None
+            self._ended, self._state = False, self.stream.start().to_dict()
         self._error = None
         return self
 
@@ -75,21 +75,27 @@ class StreamLoader(Iterator[dict[str, Any]]):
             raise StopIteration
         if self._error is not None:
             raise self._error
-        began = time.perf_counter()
+        before = self._state
         try:
-            if self._batches is None:
-                self._batches = self._start()
-                began = time.perf_counter()
-            batch = next(self._batches)
+            return self._deliver()
         except StopIteration:
             self.close()
             self._ended = True
             raise
-        except Exception as error:
-            # Other workers may still give later batches: nothing comes any more until someone asks anew.
+        except BaseException as error:
+            # Nothing comes any more until someone asks anew, since other workers may still give later batches; then
+            # what was not handed over is made again. An interrupt is no error of the stream, which just goes on.
             self.close()
-            self._error = error
+            self._state = before
+            self._error = error if isinstance(error, Exception) else None
             raise
+
+    def _deliver(self) -> dict[str, Any]:
+        began = time.perf_counter()
+        if self._batches is None:
+            self._batches = self._start()
+            began = time.perf_counter()
+        batch = next(self._batches)
         tokens = _tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
         positions = int(batch["tokens"].numel())
         self._meter.count(time.perf_counter() - began, positions, tokens, batch.get("fim_counts"))
@@ -118,7 +124,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         self._state, self._ended, self._error = read_cursor(state).to_dict(), False, None
 
     def _cursor(self) -> Cursor:
-        return read_cursor(self._state) if self._state is not None else self.stream.start()
+        return read_cursor(self._state if self._state is not None else self.dataset.state_dict())
 
     def metrics(self) -> dict[str, Any]:
         """Return how the run stands: planned facts over all ranks, and this rank's waiting.
@@ -162,7 +168,8 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def _start(self) -> TensorBatches | WorkerBatches:
         cursor = self._cursor()
         if self.stream.ended(cursor):
-            cursor, self._state = self.stream.start(), None
+            cursor = self.stream.start()
+            self._state = cursor.to_dict()
         self.dataset.load_state_dict(cursor.to_dict())
         if not self._announced:
             self._announce(cursor)
