@@ -5,6 +5,7 @@ alone saw can make it differ.
 Paths, URLs and storage options are not in it: a source moved to another bucket is the same source.
 """
 
+from fractions import Fraction
 from typing import Annotated, Any
 
 import msgspec
@@ -32,6 +33,8 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         before: hash of the phases that are over; "" in the first.
         balance: how sequences are ordered by cost, with the model's width where it is not the default.
         fim: hash of the fill-in-the-middle of all sources of the phase; "" without any.
+        exhausted: a letter for each source, in the order of their names: what follows its last epoch, `s` for `stop`,
+            `r` for `repeat`, `-` for `renormalise` or no end; "" where all are `-`.
     """
 
     seed: int
@@ -43,6 +46,7 @@ class StreamPast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before: str = ""
     balance: str = "off"
     fim: str = ""
+    exhausted: Annotated[str, msgspec.Meta(pattern="^[-sr]*$")] = ""
 
 
 class EraPast(msgspec.Struct, frozen=True, array_like=True):
@@ -167,9 +171,20 @@ def read_cursor(state: Any) -> Cursor:
                 (field,),
             )
     try:
-        return msgspec.convert(data, Cursor)
-    except msgspec.ValidationError as error:
+        cursor = msgspec.convert(data, Cursor)
+        _check_whole(cursor)
+    except (ValueError, ZeroDivisionError) as error:  # msgspec's is a ValueError
         raise CursorMismatchError(f"the cursor is damaged ({error}); load a state that state_dict() gave") from error
+    return cursor
+
+
+def _check_whole(cursor: Cursor) -> None:
+    """Raise ValueError where parts of a cursor do not fit together."""
+    if Fraction(cursor.stream.round_tokens) <= 0:
+        raise ValueError("round_tokens is not above 0 - at `$.stream.round_tokens`")
+    offsets = len(cursor.segment.offsets) if cursor.segment is not None else len(cursor.sources)
+    if offsets != len(cursor.sources):
+        raise ValueError(f"{offsets} offsets for {len(cursor.sources)} sources - at `$.segment[1]`")
 
 
 def refuse_difference(differing: dict[str, tuple[Any, Any]]) -> None:

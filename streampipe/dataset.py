@@ -47,7 +47,8 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
     def stream(self) -> Stream:
         """The opened stream."""
         if self._stream is None:
-            self._stream = open_stream(self.config)
+            opened = open_stream(self.config)
+            self._stream = opened if self._cursor is None else opened.resumed(self._cursor)
         return self._stream
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,13 +57,14 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> "TensorBatches":
         info = get_worker_info()
         stride = Stride(info.id, info.num_workers) if info is not None else Stride()
-        # A loaded cursor is for one iterator: the epoch after a resumed one is whole again.
-        cursor, self._cursor = self._cursor, None
-        if cursor is None:
-            self._stream, cursor = self.stream.afresh(), self.stream.start()
-        if self.stream.ended(cursor):
-            self._stream, cursor = self.stream.afresh(), self.stream.start()
-        return TensorBatches(self.stream, self.topology, cursor, stride)
+        # A loaded cursor is for one iterator: the epoch after a resumed one is whole again. The stream is told of it
+        # first: a copy in another process opens its own, which must go on from there.
+        stream, cursor = self.stream, self._cursor
+        self._cursor = None
+        if cursor is None or stream.ended(cursor):
+            stream, cursor = stream.afresh(), stream.start()
+        self._stream = stream
+        return TensorBatches(stream, self.topology, cursor, stride)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the next iterator begins: a cursor."""

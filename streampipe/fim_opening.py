@@ -71,9 +71,6 @@ class OpenedFim:
         return _hash(sorted(canonical)) if canonical else ""
 
 
-NO_FIM = OpenedFim()
-
-
 def _hash(canonical: list[Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(canonical)).hexdigest()[:12]
 

@@ -1,5 +1,6 @@
 """The sources of a config, opened and checked: do they belong together, and does the config fit them?"""
 
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -81,12 +82,29 @@ def resolve_packing(config: StreamConfig, sources: list[OpenedSource]) -> Packin
     return msgspec.structs.replace(config.packing, overlong="split" if text else "error")
 
 
-def order_file(config: StreamConfig, number: int, source: OpenedSource) -> NDArray[np.int64] | None:
-    """Read the order file of a source.
+@dataclass(frozen=True)
+class GivenOrder:
+    """An order file as it was when the stream was opened; what becomes of the file later does not matter to the run.
+
+    Attributes:
+        shards: int64 [shards], the order of every epoch.
+        content: of the file.
+    """
+
+    shards: NDArray[np.int64]
+    content: bytes
+
+
+def open_orders(config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> list[GivenOrder | None]:
+    """Read the order files of sources; None for those that have none.
 
     Raises:
-        ConfigError: unless it lists every shard once.
+        ConfigError: unless each lists every shard once.
     """
+    return [_order(config, number, source) for number, source in zip(numbers, sources, strict=True)]
+
+
+def _order(config: StreamConfig, number: int, source: OpenedSource) -> GivenOrder | None:
     path = config.sources[number].order
     if path is None:
         return None
@@ -94,9 +112,12 @@ def order_file(config: StreamConfig, number: int, source: OpenedSource) -> NDArr
     if isinstance(source, MockSource):
         raise ConfigError(f"{where}: a mock source has no shards to list; leave it out")
     try:
-        lines = [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+        content = Path(path).read_bytes()
+        lines = [line.strip() for line in content.decode().splitlines() if line.strip()]
     except OSError as error:
         raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: {path} is no UTF-8 text ({error}); it lists shards, one a line") from error
     places = {entry.path: place for place, entry in enumerate(source.shards)}
     unknown = next((line for line in lines if line not in places), None)
     if unknown is not None or len(set(lines)) != len(lines) or len(lines) != len(places):
@@ -108,7 +129,7 @@ def order_file(config: StreamConfig, number: int, source: OpenedSource) -> NDArr
         raise ConfigError(
             f"{where}: {path} must list every shard once, but {what}; export it with `streampipe plan --export-order`"
         )
-    return np.array([places[line] for line in lines], np.int64)
+    return GivenOrder(np.array([places[line] for line in lines], np.int64), content)
 
 
 def takes_part(config: StreamConfig, number: int) -> bool:

@@ -11,8 +11,8 @@ from streampipe.assemble.fim import SourceFim
 from streampipe.assemble.megatron_windows import MegatronWindows
 from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, Within
-from streampipe.fim_opening import NO_FIM, OpenedFim, open_fim
-from streampipe.opening import OpenedSource, open_sources
+from streampipe.fim_opening import OpenedFim, open_fim
+from streampipe.opening import GivenOrder, OpenedSource, open_orders, open_sources
 from streampipe.plan.planner import Planner
 from streampipe.plan.schedule import COUNTED, Place
 from streampipe.resume import plan_run
@@ -41,15 +41,17 @@ class Stream:
         config: StreamConfig,
         sources: list[OpenedSource],
         numbers: list[int],
+        orders: list[GivenOrder | None],
+        fim: OpenedFim,
         cursor: Cursor | None = None,
-        fim: OpenedFim = NO_FIM,
     ) -> None:
         self.config = config
         self.sources = sources
         self.numbers = numbers
         self.step_size = step_size(config.batch)
+        self._orders = orders
         self._fim = fim
-        self._run = plan_run(config, sources, numbers, cursor, fim)
+        self._run = plan_run(config, sources, numbers, orders, fim, cursor)
         self._from_the_start = cursor is None
         self._pasts: tuple[int, Any] = (-1, None)
         self._start: Cursor | None = None
@@ -99,11 +101,13 @@ class Stream:
         Raises:
             CursorMismatchError: when the cursor belongs to another stream.
         """
-        return Stream(self.config, self.sources, self.numbers, cursor, self._fim)
+        return Stream(self.config, self.sources, self.numbers, self._orders, self._fim, cursor)
 
     def afresh(self) -> "Stream":
         """Return the stream from its beginning."""
-        return self if self._from_the_start else Stream(self.config, self.sources, self.numbers, fim=self._fim)
+        if self._from_the_start:
+            return self
+        return Stream(self.config, self.sources, self.numbers, self._orders, self._fim)
 
     def start(self) -> Cursor:
         """Return the cursor of a stream that has given nothing yet."""
@@ -189,4 +193,4 @@ def open_stream(config: StreamConfig) -> Stream:
     """
     config.check()
     sources, numbers = open_sources(config)
-    return Stream(config, sources, numbers, fim=open_fim(config, sources, numbers))
+    return Stream(config, sources, numbers, open_orders(config, sources, numbers), open_fim(config, sources, numbers))

@@ -1,0 +1,111 @@
+"""What has been delivered stays what it was: whatever the process, the files or the config become later."""
+
+import pickle
+import signal
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from laws import assert_same_future, take
+from streams import CODE, WEB, drawn_lengths, stream_of, write_source
+from torch.utils.data import DataLoader
+
+from streampipe import CursorMismatchError, StreamConfig, StreamDataset, Topology, build_loader, run_ahead
+from streampipe import dataset as dataset_module
+from streampipe.loader import StreamLoader
+
+RANK = Topology()
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Iterator[tuple[StreamConfig, dict[str, Any]]]:
+    """A stream whose source has grown since the cursor beside it was saved."""
+    write_source(tmp_path / "web", 0, WEB)
+    write_source(tmp_path / "code", 1, CODE, sizes=[20, 20, 20])
+    config = stream_of(tmp_path, {"batch.micro_batch_size": 16})
+    cursor = take(config, 4)[-1]["cursor"]
+    write_source(tmp_path / "code", 1, [*CODE, *drawn_lengths(25, 70, "more code")], sizes=[20, 20, 20, 25])
+    yield config, cursor
+
+
+def test_a_copy_in_another_process_goes_on_from_the_cursor_as_the_original_does(
+    grown: tuple[StreamConfig, dict[str, Any]],
+) -> None:
+    config, cursor = grown
+    expected = take(config, 6, None, cursor)
+    dataset = StreamDataset(config, RANK)
+    dataset.load_state_dict(cursor)
+    assert_same_future(list(islice(iter(pickle.loads(pickle.dumps(dataset))), 6)), expected, "a copy")
+    spawned = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    assert_same_future(list(islice(iter(spawned), 6)), expected, "a spawned worker")
+
+
+@pytest.mark.parametrize(("saved", "changed"), [("renormalise", "repeat"), ("stop", "renormalise"), ("repeat", "stop")])
+def test_what_follows_the_end_of_a_source_may_not_change(corpora: Path, saved: str, changed: str) -> None:
+    def config(on_exhausted: str) -> StreamConfig:
+        code = {"name": "code", "path": f"{corpora}/code", "weight": 0.4, "epochs": 1, "on_exhausted": on_exhausted}
+        return stream_of(corpora, {"sources": [{"name": "web", "path": f"{corpora}/web", "weight": 0.6}, code]})
+
+    batches = take(config(saved), 20)
+    told = rf"sources\.code\.on_exhausted: the cursor has '{saved}', this stream '{changed}'"
+    with pytest.raises(CursorMismatchError, match=told):
+        take(config(changed), 1, None, batches[-1]["cursor"])
+    assert_same_future([*batches, *take(config(saved), 4, None, batches[-1]["cursor"])], take(config(saved), 24))
+
+
+def test_an_order_file_may_change_or_vanish_while_a_run_goes_on(corpora: Path, tmp_path: Path) -> None:
+    order = tmp_path / "order.txt"
+    order.write_text("train-00002.tar.zst\ntrain-00000.tar.zst\ntrain-00001.tar.zst\n")
+    config = stream_of(corpora, {"sources": [{"name": "web", "path": f"{corpora}/web", "order": str(order)}]})
+    whole = take(config, 60)
+    assert whole[-1]["cursor"]["round"] >= 3
+    with build_loader(config) as loader:
+        batches = list(islice(loader, 20))
+        order.unlink()
+        batches += islice(loader, 20)
+        order.write_text("train-00000.tar.zst\ntrain-00001.tar.zst\ntrain-00002.tar.zst\n")
+        batches += islice(loader, 20)
+    assert_same_future(batches, whole)
+    assert batches[-1]["cursor"] == whole[-1]["cursor"]
+    with pytest.raises(CursorMismatchError, match=r"sources\.web\.content"):
+        take(config, 1, None, batches[-1]["cursor"])
+
+
+def test_a_loader_begins_where_its_dataset_stands(corpora: Path) -> None:
+    whole = take(stream_of(corpora), 12)
+    dataset = StreamDataset(stream_of(corpora), RANK)
+    loader = StreamLoader(dataset)
+    dataset.load_state_dict(whole[4]["cursor"])
+    assert loader.state_dict() == whole[4]["cursor"]
+    with loader:
+        assert_same_future(list(islice(loader, 7)), whole[5:])
+
+
+@pytest.mark.parametrize("where", ["assembling", "tensors", "log"])
+def test_an_interrupt_loses_no_batch_and_the_loader_goes_on(corpora: Path, where: str) -> None:
+    """As when someone presses Ctrl-C in a notebook and runs the cell again."""
+    module, name = {
+        "assembling": (run_ahead, "micro_batches_of"),
+        "tensors": (dataset_module, "as_tensors"),
+        "log": (StreamLoader, "_log"),
+    }[where]
+    real, calls = getattr(module, name), 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    config = stream_of(corpora, {"batch.micro_batch_size": 4})
+    whole, batches = take(config, 24), []
+    with build_loader(config) as loader, mock.patch.object(module, name, interrupted):
+        with pytest.raises(KeyboardInterrupt):
+            for batch in loader:
+                batches.append(batch)
+        batches += islice(loader, 24 - len(batches))
+    assert_same_future(batches, whole)
