@@ -12,10 +12,10 @@ from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor, read_cursor
 from streampipe.jobs import Stride
 from streampipe.parallel import Topology
-from streampipe.rank_steps import delivered_of_step
 from streampipe.run_ahead import MicroBatches
 from streampipe.step_size import step_size
 from streampipe.stream import Stream, open_stream
+from streampipe.within import delivered_of_step
 
 
 class StreamDataset(IterableDataset[dict[str, Any]]):

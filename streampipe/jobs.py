@@ -13,9 +13,10 @@ from streampipe.parallel import Topology
 from streampipe.plan.round_plan import RoundPlan
 from streampipe.plan.schedule import Schedule, StepPlan
 from streampipe.planned_rounds import PlannedRounds
-from streampipe.rank_steps import RankSteps, delivered_of_step, rank_steps, require_within
+from streampipe.rank_steps import RankSteps, rank_steps
 from streampipe.shards.frame_reader import FrameReader, Read
 from streampipe.stream import Stream
+from streampipe.within import delivered_of_step, require_in_step
 
 # Small steps are cut out of their round together, this many times what is assembled at once.
 _CUT_AT_ONCE = 4
@@ -100,7 +101,7 @@ class Jobs(Iterator[Job]):
             for past in [number for number in self._addressed if number < rounds[-1].plan.round]:
                 del self._addressed[past]
             share, at_once = rank_steps(self._stream, self._topology, steps, rounds), self._at_once(steps[0].seq_length)
-            require_within(self._skipped, share.micro_batches_of_step, steps[0].before.step)
+            require_in_step(self._skipped, share.micro_batches_of_step, steps[0].before.step)
             first = self._skipped
             while first < share.micro_batches:
                 # Few at first, so that the first batch waits for its own frames alone.
