@@ -51,7 +51,7 @@ class OpenedFim:
             rate=fim.rate,
             spm_rate=fim.spm_rate,
             added=(own.orders[0].added, own.orders[1].added),
-            slack=0 if fim.level == "token" else fim.slack,
+            slack=fim.room_for_cuts,
             min_length=fim.min_length,
             start=own.start,
             end=own.end,
@@ -151,8 +151,7 @@ def _open(fim: FimConfig, phases: list[FimConfig], source: OpenedSource, form: s
     if fim.needs_text:
         cutter = TextCutter(encoder(), fim.level, fim.no_prefix, form)
     start, end = (int(built.get(name) is not None) for name in ("bos", "eos"))
-    slack = 0 if fim.level == "token" else fim.slack
-    return SourceFim((orders[0], orders[1]), cutter, start, end, fim.loss == "middle", slack)
+    return SourceFim((orders[0], orders[1]), cutter, start, end, fim.loss == "middle", fim.room_for_cuts)
 
 
 def _require_fragments(split_on: str | int, known: object, source: OpenedSource, where: str) -> None:

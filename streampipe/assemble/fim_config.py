@@ -79,6 +79,11 @@ class FimConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the source's tokenizer must be at hand when batches are made."""
         return self.level != "token" or self.no_prefix is not None
 
+    @property
+    def room_for_cuts(self) -> int:
+        """Tokens that cuts may add to a document, beside its sentinels: none at token borders."""
+        return 0 if self.level == "token" else self.slack
+
     def check(self, where: str) -> None:
         """Refuse what has no meaning.
 

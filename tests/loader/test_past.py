@@ -9,11 +9,22 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from laws import assert_same_future, take
-from streams import CODE, WEB, drawn_lengths, stream_of, write_source
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+from laws import assert_same_future, sequences_of, take
+from streams import CODE, WEB, drawn_lengths, raw_stream, stream_of, write_source
 from torch.utils.data import DataLoader
 
-from streampipe import CursorMismatchError, StreamConfig, StreamDataset, Topology, build_loader, run_ahead
+from streampipe import (
+    ConfigError,
+    CursorMismatchError,
+    StreamConfig,
+    StreamDataset,
+    Topology,
+    build_loader,
+    config_from,
+    run_ahead,
+)
 from streampipe import dataset as dataset_module
 from streampipe.loader import StreamLoader
 
@@ -54,6 +65,78 @@ def test_what_follows_the_end_of_a_source_may_not_change(corpora: Path, saved: s
     with pytest.raises(CursorMismatchError, match=told):
         take(config(changed), 1, None, batches[-1]["cursor"])
     assert_same_future([*batches, *take(config(saved), 4, None, batches[-1]["cursor"])], take(config(saved), 24))
+
+
+SPMV1 = ["SUF", "suffix", "PRE", "prefix", "MID", "middle"]
+SENTINELS = {"level": "token", "sentinels": {"prefix": 1, "suffix": 2, "middle": 3}}
+CHOICES: dict[str, list[Any]] = {
+    "seed": [7, 8],
+    "seq_length": [128, 256],
+    "shuffle": [{"shards": 2}, False, {"shards": 3}],
+    "weight_by": ["tokens", "documents"],
+    "packing.policy": ["best_fit", "concat", "none"],
+    "packing.overlong": [None, "split", "drop", "truncate"],
+    "packing.document_multiple": [1, 4],
+    "plan.windows": [4, 8],
+    "plan.window_tokens": [1024, 2048],
+    "plan.balance": ["off", "cost"],
+    "plan.model_width": [4096, 64],
+    "plan.even_rows": [None, 2],
+    "phases": [
+        [],
+        [{"start": 4000, "weights": {"web": 0.9}}],
+        [{"start": 4000, "packing": {"overlong": "drop"}}],
+        [{"start": 4000, "shuffle": False}],
+        [{"start": 4000, "plan": {"balance": "cost"}}],
+        [{"start": 12000, "weights": {"web": 0.9}}],
+    ],
+    "batch.global_batch_size": [16, 4, [{"size": 4}, {"size": 8, "steps": 3}]],
+    "storage.threads": [None, 0],
+    "loader.prefetch": [4, 1],
+    "weight": [0.4, 0.7, 0],
+    "epochs": [None, 1, 2],
+    "on_exhausted": ["renormalise", "stop", "repeat"],
+    "source shuffle": [None, False, {"shards": 1}],
+    "fim": [
+        None,
+        *(SENTINELS | {"rate": rate} | more for rate, more in ((0, {}), (0.5, {}), (0.5, {"spm_rate": 0.5}))),
+        *(SENTINELS | {"rate": 0.5} | more for more in ({"loss": "middle"}, {"min_length": 60}, {"psm": SPMV1})),
+    ],
+}
+OF_CODE = ("weight", "epochs", "on_exhausted", "source shuffle", "fim")
+
+
+def chosen(corpora: Path, choices: dict[str, Any]) -> StreamConfig | None:
+    """The stream of some choices; None if they do not go together."""
+    raw = raw_stream(corpora, {key: value for key, value in choices.items() if key not in OF_CODE})
+    raw["sources"][1] |= {key.removeprefix("source "): choices[key] for key in OF_CODE}
+    try:
+        with build_loader(config := config_from(raw), RANK):
+            return config
+    except ConfigError:
+        return None
+
+
+@given(st.data())
+def test_a_cursor_is_accepted_only_where_the_config_would_have_given_the_same_past(
+    corpora: Path, data: st.DataObject
+) -> None:
+    first = {key: values[0] for key, values in CHOICES.items()}
+    choices = first | data.draw(st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v in CHOICES.items()}))
+    keys = data.draw(st.lists(st.sampled_from(sorted(CHOICES)), min_size=1, max_size=2))
+    saved = chosen(corpora, choices)
+    config = chosen(corpora, choices | {key: data.draw(st.sampled_from(CHOICES[key])) for key in keys})
+    assume(saved is not None and config is not None)
+    before = take(saved, data.draw(st.integers(1, 70)), RANK)
+    try:
+        after = take(config, 20, RANK, before[-1]["cursor"])
+    except CursorMismatchError:
+        event("refused")
+        return
+    event("accepted")
+    delivered = sequences_of([*before, *after], config.seq_length)
+    own = sequences_of(take(config, 400, RANK), config.seq_length)
+    assert {number: own.get(number) for number in delivered} == delivered
 
 
 def test_an_order_file_may_change_or_vanish_while_a_run_goes_on(corpora: Path, tmp_path: Path) -> None:
