@@ -125,7 +125,7 @@ def _add_running(command: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="go on trying so long while the bucket of the output fails (60)",
+        help="go on trying so long while the bucket of the output, or of --scratch, fails (60)",
     )
 
 
