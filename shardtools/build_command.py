@@ -6,6 +6,7 @@ from typing import Any
 
 from shardtools.arguments import add_inputs, cores, positive, storage_options
 from shardtools.chat_arguments import add_chats, chat_options
+from streampipe.errors import ConfigError
 
 
 def add_build(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def _add_order(command: argparse.ArgumentParser) -> None:
         default="global",
         help="documents over the whole corpus, only inside each shard, or not at all (global)",
     )
-    command.add_argument("--seed", type=int, default=0, help="of the order of documents (0)")
+    command.add_argument("--seed", type=int, help="of the order of documents (0)")
     command.add_argument(
         "--validation",
         default="",
@@ -41,7 +42,7 @@ def _add_order(command: argparse.ArgumentParser) -> None:
         help="move this share (1%%) or count of the documents, chosen by content, to the split 'validation' (none)",
     )
     command.add_argument(
-        "--validation-min", type=positive, default=1, metavar="N", help="move at least so many documents (1)"
+        "--validation-min", type=positive, metavar="N", help="with --validation: move at least so many documents (1)"
     )
 
 
@@ -90,12 +91,14 @@ def _add_content(command: argparse.ArgumentParser) -> None:
 
 
 def _add_shards(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--frame-tokens", type=positive, default=65_536, metavar="N", help="tokens a frame (65536)")
+    command.add_argument(
+        "--frame-tokens", type=positive, metavar="N", help="tokens a frame (65536, or those of a shard if fewer)"
+    )
     command.add_argument(
         "--shard-tokens", type=positive, default=1 << 26, metavar="N", help="tokens a shard (67108864)"
     )
     command.add_argument("--compression", choices=("zstd", "none"), default="zstd", help="of frames (zstd)")
-    command.add_argument("--level", type=int, default=3, help="of zstd (3)")
+    command.add_argument("--level", type=int, help="of zstd (3)")
 
 
 def _add_running(command: argparse.ArgumentParser) -> None:
@@ -122,7 +125,7 @@ def _add_running(command: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="go on trying so long while the bucket of the output fails (60)",
+        help="go on trying so long while the bucket of the output, or of --scratch, fails (60)",
     )
 
 
@@ -155,7 +158,9 @@ def _build(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> Any:
     from shardtools.options import BuildOptions, BuildRequest  # noqa: PLC0415
+    from streampipe.shards import FRAME_TOKENS  # noqa: PLC0415
 
+    given = {name: getattr(arguments, name) for name in ("seed", "validation_min", "level")}
     options = BuildOptions(
         name=arguments.name,
         split=arguments.split,
@@ -165,22 +170,21 @@ def _request(arguments: argparse.Namespace) -> Any:
         add_special_tokens=tuple(arguments.add_special_tokens.split(",")) if arguments.add_special_tokens else (),
         fragments_at=arguments.fragments_at,
         include=tuple(arguments.include),
-        frame_tokens=min(arguments.frame_tokens, arguments.shard_tokens),
+        frame_tokens=arguments.frame_tokens or min(FRAME_TOKENS, arguments.shard_tokens),
         shard_tokens=arguments.shard_tokens,
-        seed=arguments.seed,
         shuffle=arguments.shuffle,
         validation=arguments.validation,
-        validation_min=arguments.validation_min,
         overlong=arguments.overlong,
         normalize=tuple(arguments.normalize.split(",")) if arguments.normalize else (),
         dedup=arguments.dedup,
         eos="" if arguments.no_eos else arguments.eos,
         bos=arguments.bos or "",
         compression=arguments.compression,
-        level=arguments.level,
         on_bad_row=arguments.on_bad_row,
         max_bad_rows=arguments.max_bad_rows,
+        **{name: value for name, value in given.items() if value is not None},
     )
+    _refuse_ignored(arguments, in_stages=options.in_stages)
     return BuildRequest(
         inputs=tuple(arguments.inputs),
         tokenizer=arguments.tokenizer,
@@ -194,3 +198,39 @@ def _request(arguments: argparse.Namespace) -> Any:
         scratch=arguments.scratch,
         give_up_after=arguments.give_up_after,
     )
+
+
+def _refuse_ignored(arguments: argparse.Namespace, *, in_stages: bool) -> None:
+    """Refuse options that were given and would change nothing.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    if not arguments.give_up_after >= 0:  # nor is NaN, which would never give up
+        raise ConfigError(f"--give-up-after must be at least 0 seconds, but got {arguments.give_up_after:g}")
+    ignored = (
+        (
+            arguments.validation_min is not None and not arguments.validation,
+            "--validation-min has no meaning without --validation; give that a share, too",
+        ),
+        (
+            arguments.seed is not None and arguments.shuffle == "none",
+            "--seed has no meaning with --shuffle none; use --shuffle global or shard",
+        ),
+        (
+            arguments.level is not None and arguments.compression == "none",
+            "--level has no meaning with --compression none; use --compression zstd",
+        ),
+        (
+            arguments.ray_address and arguments.engine != "ray",
+            f"--ray-address has no meaning with --engine {arguments.engine}; use --engine ray",
+        ),
+        (
+            arguments.scratch and not in_stages,
+            f"--scratch has no meaning with --shuffle {arguments.shuffle} and neither --validation nor --dedup, as no "
+            f"document waits; use --shuffle global",
+        ),
+    )
+    for is_ignored, why in ignored:
+        if is_ignored:
+            raise ConfigError(f"{why}, or leave it out")

@@ -26,7 +26,7 @@ from shardtools.text.tokenizer import TextTokenizer, TokenizerFile
 from shardtools.worker import BuildWorker
 from streampipe.errors import ConfigError
 from streampipe.shards import Kind, Manifest, TokenDtype, token_dtype_for
-from streampipe.storage import Store, is_local_url, open_store
+from streampipe.storage import is_local_url, open_store
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Job:
             origin_offset=self.origin_offset,
         )
 
-    def scratch(self) -> Store:
+    def scratch(self) -> PatientStore:
         """Return where documents wait."""
-        return open_store(scratch_url(self.request, self.plan.fingerprint), self.request.storage)
+        return open_scratch(self.request, self.plan.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class WorkerRecipe:
         """Open the stores; the tokenizer is loaded once it is needed."""
         return BuildWorker(
             output=open_output(self.request),
-            scratch=open_store(scratch_url(self.request, self.fingerprint), self.request.storage),
+            scratch=open_scratch(self.request, self.fingerprint),
             make_scatter=functools.cache(self._scatter),
             gather=Gather(self.request.options, self.decoder, self.origin_offset),
             on_bad_row=self.request.options.on_bad_row,
@@ -144,9 +144,19 @@ class WorkerRecipe:
 
 
 def open_output(request: BuildRequest) -> PatientStore:
-    """Return the output folder; only servers are worth waiting for."""
-    patience = 0.0 if is_local_url(request.output) else request.give_up_after
-    return PatientStore(open_store(request.output, request.storage), patience)
+    """Return the output folder."""
+    return _patient(request, request.output)
+
+
+def open_scratch(request: BuildRequest, fingerprint: str) -> PatientStore:
+    """Return the folder in which documents wait."""
+    return _patient(request, scratch_url(request, fingerprint))
+
+
+def _patient(request: BuildRequest, url: str) -> PatientStore:
+    """Return a folder; only servers are worth waiting for."""
+    patience = 0.0 if is_local_url(url) else request.give_up_after
+    return PatientStore(open_store(url, request.storage), patience)
 
 
 def scratch_url(request: BuildRequest, fingerprint: str) -> str:

@@ -165,7 +165,7 @@ class BuildRequest:
         engine: where tasks run.
         ray_address: of the Ray cluster; "" to start one on this machine.
         scratch: the folder for documents that wait for their place; "" chooses one.
-        give_up_after: seconds to go on trying when an object store fails.
+        give_up_after: seconds to go on trying when the object store of output or scratch fails.
     """
 
     inputs: tuple[str, ...]

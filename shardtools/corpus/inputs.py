@@ -1,14 +1,15 @@
 """Which files a build reads, and in which order."""
 
-import fnmatch
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from shardtools.corpus.blocks import chunks, decompressed
 from shardtools.corpus.files import InputFile, Packing, filesystem_of
+from shardtools.corpus.folders import MAGIC, Selection, files_below, files_matching, look
 from shardtools.corpus.formats.array import ARRAY, is_array
 from shardtools.corpus.formats.lines import LINES, packing_of
 from shardtools.corpus.known import known_corpora
@@ -19,7 +20,6 @@ from streampipe.storage import is_local_url
 __all__ = ["InputFile", "discover", "filesystem_of"]
 
 _JSON = re.compile(r"\.json(\.gz|\.zst)?$", re.IGNORECASE)
-_MAGIC = re.compile(r"[*?\[]")
 
 
 def discover(
@@ -29,6 +29,7 @@ def discover(
 
     A file is itself; a folder stands for all files below it, and a glob for all files it matches. Hidden files and
     folders (a leading dot) inside a folder or glob are left out unless a pattern of `include` or the glob says so.
+    Links are followed; a folder that a walk could reach by several names is read once.
     `.json` files hold rows (lines, or one array) when the argument itself ends so; inside a folder they are plain
     documents. A folder saved by `datasets` stands for its Arrow files. What begins with the prefix of a corpus, such as
     `hf:`, is looked up by that corpus.
@@ -40,11 +41,14 @@ def discover(
 
     Raises:
         ConfigError: if an input does not exist or matches nothing, or a file is named twice.
+        StorageError: if a folder cannot be listed, or something in it is neither a file nor a folder.
     """
     found: list[tuple[str, int, InputFile]] = []
     seen: dict[str, str] = {}
+    selection = Selection(include)
     for position, argument in enumerate(inputs):
-        files = [file for file in _of_argument(argument, options or {}) if _included(file, include)]
+        found_there = _of_argument(argument, selection, options or {})
+        files = [file for file in found_there if file.named or selection.takes(file.name)]
         if not files:
             raise ConfigError(
                 f"{argument}: no input file found there"
@@ -62,27 +66,15 @@ def discover(
     return [file for _, _, file in found]
 
 
-def _of_argument(argument: str, options: Mapping[str, Any]) -> Iterator[InputFile]:
+def _of_argument(argument: str, selection: Selection, options: Mapping[str, Any]) -> Iterator[InputFile]:
     for corpus in known_corpora().values():
         if corpus.prefix and corpus.find and argument.startswith(corpus.prefix) and "://" not in argument:
             yield from (replace(file, named=True) for file in corpus.find(argument, options))
             return
-    listed = list(_local(argument) if is_local_url(argument) else _remote(argument, options))
+    listed = list(_local(argument, selection) if is_local_url(argument) else _remote(argument, selection, options))
     records = bool(_JSON.search(argument))
     for file in without_descriptions({file.name: file for file in listed}, lambda file: _content(file, options)):
         yield _of_kind(file, options, records=records)
-
-
-def _included(file: InputFile, include: Sequence[str]) -> bool:
-    name = file.name
-    if file.named:
-        return True
-    if include:
-        return any(
-            fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(PurePosixPath(name).name, pattern)
-            for pattern in include
-        )
-    return not any(part.startswith(".") for part in name.split("/"))
 
 
 def _of_kind(file: InputFile, options: Mapping[str, Any], *, records: bool) -> InputFile:
@@ -115,48 +107,32 @@ def _content(file: InputFile, options: Mapping[str, Any]) -> bytes:
     return b"".join(chunks(file, 0, options))
 
 
-def _local(argument: str) -> Iterator[InputFile]:
+def _local(argument: str, selection: Selection) -> Iterator[InputFile]:
     plain = re.sub(r"^(file|local)://", "", argument)
     path = Path(plain).expanduser()
-    if path.is_file():
-        yield _local_file(path, path.name, named=True)
-    elif path.is_dir():
-        for below in _walk(path):
-            yield _local_file(below, below.relative_to(path).as_posix(), named=False)
-    elif _MAGIC.search(plain):
+    seen = look(path)
+    if seen is not None and stat.S_ISREG(seen.st_mode):
+        yield InputFile(path.name, str(path), "", seen.st_size, "", named=True)
+    elif seen is not None and stat.S_ISDIR(seen.st_mode):
+        yield from files_below(path, selection)
+    elif MAGIC.search(plain):
         root = _fixed_part(plain)
-        base = Path(root or ".").expanduser()
-        for below in base.glob(plain[len(root) :].lstrip("/")):
-            if below.is_file():
-                yield _local_file(below, below.relative_to(base).as_posix(), named=False)
+        yield from files_matching(Path(root or ".").expanduser(), plain[len(root) :].lstrip("/"), selection)
     else:
         raise ConfigError(f"{argument}: no such file or folder; check the path")
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    try:
-        for entry in folder.rglob("*"):
-            if entry.is_file():
-                yield entry
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot list it: {error.strerror or error}; check its permissions") from error
-
-
-def _local_file(path: Path, name: str, *, named: bool) -> InputFile:
-    return InputFile(name, str(path), "", path.stat().st_size, "", named=named)
-
-
 def _fixed_part(glob: str) -> str:
     """Return the folders of a glob that come before its first wildcard: `data/**/*.py` gives `data/`."""
-    match = _MAGIC.search(glob)
+    match = MAGIC.search(glob)
     head = glob[: match.start()] if match else glob
     return head[: head.rfind("/") + 1]
 
 
-def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[InputFile]:
+def _remote(argument: str, selection: Selection, options: Mapping[str, Any]) -> Iterator[InputFile]:
     filesystem, path = filesystem_of(argument, options)
     try:
-        if _MAGIC.search(path):
+        if MAGIC.search(path):
             root, named, listing = _fixed_part(path), False, filesystem.glob(path, detail=True)
         elif filesystem.isfile(path):
             root, named, listing = path[: path.rfind("/") + 1], True, {path: filesystem.info(path)}
@@ -167,7 +143,14 @@ def _remote(argument: str, options: Mapping[str, Any]) -> Iterator[InputFile]:
     except Exception as error:
         raise StorageError(f"{argument}: cannot list it: {type(error).__name__}: {error}; check the URL") from error
     for below, info in listing.items():
-        if info.get("type", "file") != "file" or below.endswith("/"):
+        if info.get("type", "file") == "directory" or below.endswith("/"):
             continue
         name = below.removeprefix(root)
+        if info.get("type", "file") != "file":
+            if selection.takes(name):
+                raise StorageError(
+                    f"{argument}: {name} is neither a file nor a folder, but of type {info['type']!r}; "
+                    f"remove it, or choose the files by --include"
+                )
+            continue
         yield InputFile(name, below, argument, int(info["size"]), "", named=named)

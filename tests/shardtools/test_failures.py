@@ -10,6 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shardtools.cli import main
 from shardtools.corpus.texts import TextReader
+from shardtools.engines.local import LocalEngine
 from streampipe.storage import open_store
 
 SMALL = ("--shard-tokens", 8_000, "--frame-tokens", 1_000)
@@ -21,6 +22,7 @@ class Trouble:
     def __init__(self) -> None:
         self.puts: dict[str, list[Exception]] = {}
         self.damaged: set[str] = set()
+        self.gets: dict[str, list[Exception]] = {}
         self.reads_left: int | None = None
 
 
@@ -42,6 +44,12 @@ class FailingFileSystem(MemoryFileSystem):
         if any(path.endswith(end) for end in TROUBLE.damaged):
             value = value[:-1] + b"\0"
         super().pipe_file(path, value, mode, **kwargs)
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        for ending, errors in TROUBLE.gets.items():
+            if path.endswith(ending) and errors:
+                raise errors.pop(0)
+        return super().cat_file(path, start, end, **kwargs)
 
     def _open(self, path, mode="rb", **kwargs):
         opened = super()._open(path, mode, **kwargs)
@@ -77,7 +85,7 @@ def test_a_full_disk_ends_the_build_and_the_rerun_goes_on(
     corpus, tokenizer, tmp_path, workers, kilobytes, *, contents, build
 ):
     folder = tmp_path / "source"
-    more = [f"--shard-tokens={200_000 if kilobytes == 40 else 60_000}", "--workers", workers, "--level", 1]
+    more = [f"--shard-tokens={200_000 if kilobytes == 40 else 60_000}", "--workers", workers]
     arguments = ["build", corpus, "--tokenizer", tokenizer, "--output", folder, "--compression=none", *more]
     command = " ".join(map(str, [sys.executable, "-m", "shardtools", *arguments]))
     limited = ["bash", "-c", f"ulimit -f {kilobytes}; exec {command}"]
@@ -88,10 +96,8 @@ def test_a_full_disk_ends_the_build_and_the_rerun_goes_on(
     assert "Traceback" not in ended.stderr
     assert not (folder / "manifest.json").exists()
     assert not list(folder.rglob("*.partial"))
-    build(corpus, "--compression=none", *more[:1], "--level", 1, output=folder)
-    assert contents(folder) == contents(
-        build(corpus, "--compression=none", *more[:1], "--level", 1, output=tmp_path / "fresh")
-    )
+    build(corpus, "--compression=none", *more[:1], output=folder)
+    assert contents(folder) == contents(build(corpus, "--compression=none", *more[:1], output=tmp_path / "fresh"))
 
 
 @pytest.mark.parametrize("name", ["train-00003.tar.zst", "train-00003.index.parquet", "manifest.json"])
@@ -174,6 +180,26 @@ def test_scratch_that_goes_away_during_the_build_is_named(run, tmp_path, capsys,
     assert "scratch" in error
     assert "run-00000-000.bin" in error
     assert not (tmp_path / "source" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize("ends", ["slice-00001.json", "run-00001-000.bin"])
+def test_scratch_in_a_bucket_that_fails_for_a_moment_is_waited_for(
+    run, url, contents, tmp_path, ends, *, engine, monkeypatch
+):
+    for trouble in (TROUBLE.puts, TROUBLE.gets):
+        trouble[ends] = [OSError("503 busy")]
+    if engine == "local":
+        assert run(tmp_path / "a", "--scratch", url) == 0
+        found = contents(tmp_path / "a")
+    else:  # its scratch is in the output; the tasks run here
+        monkeypatch.setattr("shardtools.build.open_engine", lambda job: LocalEngine(job.recipe(), 1, here=True))
+        assert run(url, "--engine", "ray") == 0
+        found = {name: open_store(url).read(name) for name in open_store(url).names()}
+    assert TROUBLE.puts[ends] == []
+    assert TROUBLE.gets[ends] == [] or ends.endswith(".json"), "a record is read by the next run only"
+    assert run(tmp_path / "b") == 0
+    assert found == contents(tmp_path / "b")
 
 
 def gone(folder):
