@@ -34,7 +34,7 @@ def _add_order(command: argparse.ArgumentParser) -> None:
         default="global",
         help="documents over the whole corpus, only inside each shard, or not at all (global)",
     )
-    command.add_argument("--seed", type=int, help="of the order of documents (0)")
+    command.add_argument("--seed", type=int, default=0, help="of the order of documents (0)")
     command.add_argument(
         "--validation",
         default="",
@@ -98,7 +98,7 @@ def _add_shards(command: argparse.ArgumentParser) -> None:
         "--shard-tokens", type=positive, default=1 << 26, metavar="N", help="tokens a shard (67108864)"
     )
     command.add_argument("--compression", choices=("zstd", "none"), default="zstd", help="of frames (zstd)")
-    command.add_argument("--level", type=int, help="of zstd (3)")
+    command.add_argument("--level", type=int, default=3, help="of zstd (3)")
 
 
 def _add_running(command: argparse.ArgumentParser) -> None:
@@ -160,7 +160,6 @@ def _request(arguments: argparse.Namespace) -> Any:
     from shardtools.options import BuildOptions, BuildRequest  # noqa: PLC0415
     from streampipe.shards import FRAME_TOKENS  # noqa: PLC0415
 
-    given = {name: getattr(arguments, name) for name in ("seed", "validation_min", "level")}
     options = BuildOptions(
         name=arguments.name,
         split=arguments.split,
@@ -172,17 +171,19 @@ def _request(arguments: argparse.Namespace) -> Any:
         include=tuple(arguments.include),
         frame_tokens=arguments.frame_tokens or min(FRAME_TOKENS, arguments.shard_tokens),
         shard_tokens=arguments.shard_tokens,
+        seed=arguments.seed,
         shuffle=arguments.shuffle,
         validation=arguments.validation,
+        validation_min=arguments.validation_min or 1,
         overlong=arguments.overlong,
         normalize=tuple(arguments.normalize.split(",")) if arguments.normalize else (),
         dedup=arguments.dedup,
         eos="" if arguments.no_eos else arguments.eos,
         bos=arguments.bos or "",
         compression=arguments.compression,
+        level=arguments.level,
         on_bad_row=arguments.on_bad_row,
         max_bad_rows=arguments.max_bad_rows,
-        **{name: value for name, value in given.items() if value is not None},
     )
     _refuse_ignored(arguments, in_stages=options.in_stages)
     return BuildRequest(
@@ -201,7 +202,7 @@ def _request(arguments: argparse.Namespace) -> Any:
 
 
 def _refuse_ignored(arguments: argparse.Namespace, *, in_stages: bool) -> None:
-    """Refuse options that were given and would change nothing.
+    """Refuse options that were given and would change nothing; a seed or a level, which scripts always give, may be.
 
     Raises:
         ConfigError: naming the first.
@@ -212,14 +213,6 @@ def _refuse_ignored(arguments: argparse.Namespace, *, in_stages: bool) -> None:
         (
             arguments.validation_min is not None and not arguments.validation,
             "--validation-min has no meaning without --validation; give that a share, too",
-        ),
-        (
-            arguments.seed is not None and arguments.shuffle == "none",
-            "--seed has no meaning with --shuffle none; use --shuffle global or shard",
-        ),
-        (
-            arguments.level is not None and arguments.compression == "none",
-            "--level has no meaning with --compression none; use --compression zstd",
         ),
         (
             arguments.ray_address and arguments.engine != "ray",

@@ -85,7 +85,7 @@ def test_a_full_disk_ends_the_build_and_the_rerun_goes_on(
     corpus, tokenizer, tmp_path, workers, kilobytes, *, contents, build
 ):
     folder = tmp_path / "source"
-    more = [f"--shard-tokens={200_000 if kilobytes == 40 else 60_000}", "--workers", workers]
+    more = [f"--shard-tokens={200_000 if kilobytes == 40 else 60_000}", "--workers", workers, "--level", 1]
     arguments = ["build", corpus, "--tokenizer", tokenizer, "--output", folder, "--compression=none", *more]
     command = " ".join(map(str, [sys.executable, "-m", "shardtools", *arguments]))
     limited = ["bash", "-c", f"ulimit -f {kilobytes}; exec {command}"]
@@ -96,8 +96,10 @@ def test_a_full_disk_ends_the_build_and_the_rerun_goes_on(
     assert "Traceback" not in ended.stderr
     assert not (folder / "manifest.json").exists()
     assert not list(folder.rglob("*.partial"))
-    build(corpus, "--compression=none", *more[:1], output=folder)
-    assert contents(folder) == contents(build(corpus, "--compression=none", *more[:1], output=tmp_path / "fresh"))
+    build(corpus, "--compression=none", *more[:1], "--level", 1, output=folder)
+    assert contents(folder) == contents(
+        build(corpus, "--compression=none", *more[:1], "--level", 1, output=tmp_path / "fresh")
+    )
 
 
 @pytest.mark.parametrize("name", ["train-00003.tar.zst", "train-00003.index.parquet", "manifest.json"])

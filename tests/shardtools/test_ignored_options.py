@@ -10,9 +10,6 @@ SHARD = ("--shuffle", "shard")
     ("options", "says"),
     [
         (("--validation-min", 1), "--validation-min has no meaning without --validation"),
-        (("--level", 3, "--compression", "none"), "--level has no meaning with --compression none"),
-        (("--seed", 0, "--shuffle", "none"), "--seed has no meaning with --shuffle none"),
-        (("--seed", 0, "--shuffle", "none", "--validation", "5%"), "--seed has no meaning with --shuffle none"),
         (("--ray-address", "auto"), "--ray-address has no meaning with --engine local"),
         (("--scratch", "elsewhere", *SHARD), "--scratch has no meaning with --shuffle shard"),
         (("--give-up-after", -1), "--give-up-after must be at least 0 seconds, but got -1"),
@@ -28,9 +25,7 @@ def test_an_option_that_would_be_ignored_is_refused_and_its_default_is_not(build
         build(corpus, *options[2:])
 
 
-def test_scratch_and_level_are_taken_where_they_count_and_given_defaults_make_the_same_build(
-    build, corpus, contents, tmp_path
-):
+def test_scratch_is_taken_where_it_counts_and_given_defaults_make_the_same_build(build, corpus, contents, tmp_path):
     plain = contents(build(corpus, *SMALL, output=tmp_path / "plain"))
     given = ("--seed", 0, "--level", 3, "--give-up-after", 0, "--scratch", tmp_path / "scratch")
     assert contents(build(corpus, *SMALL, *given, output=tmp_path / "given")) == plain
