@@ -103,12 +103,14 @@ class Within(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         micro_batches: how many of the step every rank has been given.
         dp_size, micro_batch_size, global_batch_size: what the step was cut by; it can only be finished with the same.
+        beyond: hash of what the step takes of rounds after the cursor's; "" where it takes nothing of them.
     """
 
     micro_batches: Size
     dp_size: Size
     micro_batch_size: Size
     global_batch_size: Size
+    beyond: str = ""
 
 
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,6 +140,12 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     within: Within | None = None
     version: int = CURSOR_VERSION
     order_version: int = ORDER_VERSION
+
+    @property
+    def next_round(self) -> int:
+        """The first round that nothing has been delivered of, nor will be by the step that the cursor stands in."""
+        begun = bool(self.offset) or self.within is not None
+        return self.round + begun + (self.within is not None and bool(self.within.beyond))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, for a checkpoint."""

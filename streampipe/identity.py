@@ -162,7 +162,9 @@ def check_future(cursor: Cursor, blend: Blend) -> None:
     """
     phase = blend.segment(cursor.round).phase
     begins_now = (
-        phase == cursor.phase + 1 and not cursor.offset and blend.segment(cursor.round).first_round == cursor.round
+        phase == cursor.phase + 1
+        and cursor.next_round == cursor.round
+        and blend.segment(cursor.round).first_round == cursor.round
     )
     if phase != cursor.phase and not begins_now and not (blend.rounds is not None and cursor.round >= blend.rounds):
         taken = sum(blend.positions(cursor.round))

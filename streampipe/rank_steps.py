@@ -51,6 +51,11 @@ class RankSteps:
         return [self.stream.state(step.before) for step in self.steps]
 
     @cached_property
+    def beyond(self) -> str:
+        """What the step takes of further rounds, as `StepPlan.beyond` tells it; several steps take nothing of them."""
+        return self.steps[0].beyond() if len(self.steps) == 1 else ""
+
+    @cached_property
     def micro_batches(self) -> int:
         """Micro batches of the share."""
         return len(self.sequence_ids) // self.micro_batch_size
@@ -208,5 +213,6 @@ def _place(batch: dict[str, Any], topology: Topology, share: RankSteps, step: in
     if number + 1 == micro_batches:
         batch["cursor"] = share.stream.state(plan.after)
     else:
-        within = [number + 1, topology.dp_size, share.micro_batch_size, plan.global_batch_size]
+        cut_by = (topology.dp_size, share.micro_batch_size, plan.global_batch_size)
+        within = [number + 1, *cut_by, share.beyond]
         batch["cursor"] = {**share.before[step], "within": within}

@@ -101,7 +101,7 @@ def plan_run(
         # A source that has grown takes its new shards in with the first epoch that begins after what is being
         # delivered.
         before = Blend(_shares(config, axes, numbers), blends, origin)
-        positions = before.positions(cursor.round + (1 if cursor.offset else 0))
+        positions = before.positions(cursor.next_round)
         for at, source in enumerate(sources):
             if axes[at].eras[-1].shards < _shards(source):
                 axes[at] = axes[at].changed(positions[at], _shards(source), axes[at].eras[-1].shuffle)

@@ -1,5 +1,6 @@
 """Rounds cut into steps."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -66,6 +67,24 @@ class StepPlan:
     def seq_length(self) -> int:
         """Positions of each sequence."""
         return self.spans[0].plan.seq_length
+
+    def beyond(self) -> str:
+        """Return a hash of the sequences behind those of the first round; "" if all lie in it."""
+        first, *others = self.spans
+        if first.last - first.first == self.global_batch_size:
+            return ""
+        found = hashlib.sha256()
+        for span in others:
+            start = span.plan.sequence_start[span.first : span.last + 1]
+            pieces = span.plan.pieces.take(np.arange(start[0], start[-1]))
+            frames = span.plan.frames.take(pieces.occurrence)
+            source = np.unique(frames.source, return_inverse=True)[1]  # whatever others there are
+            columns = [start - start[0], source, frames.epoch, frames.shard, frames.frame]
+            columns += [pieces.document, pieces.start, pieces.length, pieces.slot]
+            columns += [] if pieces.fim is None else [pieces.fim]
+            for column in columns:
+                found.update(column.astype("<i8").tobytes())
+        return found.hexdigest()[:12]
 
     def costs_of_ranks(self, dp_size: int) -> NDArray[np.int64]:
         """Return what each rank's sequences cost, in the order of its micro batches: int64 [dp_size, rows]."""

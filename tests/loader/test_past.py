@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from laws import assert_same_future, sequences_of, take
-from streams import CODE, WEB, drawn_lengths, raw_stream, stream_of, write_source
+from streams import CODE, SEQ_LENGTH, WEB, drawn_lengths, raw_stream, stream_of, write_source
 from torch.utils.data import DataLoader
 
 from streampipe import (
@@ -52,6 +52,38 @@ def test_a_copy_in_another_process_goes_on_from_the_cursor_as_the_original_does(
     assert_same_future(list(islice(iter(pickle.loads(pickle.dumps(dataset))), 6)), expected, "a copy")
     spawned = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
     assert_same_future(list(islice(iter(spawned), 6)), expected, "a spawned worker")
+
+
+def test_a_step_that_was_begun_ends_as_it_was_though_a_source_has_grown(tmp_path: Path) -> None:
+    """Wherever its micro batches were interrupted, and also where it takes sequences of two rounds."""
+    write_source(tmp_path / "web", 0, WEB)
+    write_source(tmp_path / "code", 1, CODE, sizes=[20, 20, 20])
+    config = stream_of(tmp_path)
+    whole = take(config, 160)
+    write_source(tmp_path / "code", 1, [*CODE, *drawn_lengths(25, 70, "more code")], sizes=[20, 20, 20, 25])
+    changed = crossing = 0
+    for number, batch in enumerate(whole[:150]):
+        within = batch["cursor"]["within"]
+        if within is None or within[0] != 3:
+            continue
+        crossing += bool(within[4])
+        after = take(config, 12, None, batch["cursor"])
+        assert sequences_of(after[:4], SEQ_LENGTH) == sequences_of(whole[number + 1 : number + 5], SEQ_LENGTH)
+        changed += sequences_of(after, SEQ_LENGTH) != sequences_of(whole[number + 1 : number + 13], SEQ_LENGTH)
+    assert crossing > 5
+    assert changed, "new shards are taken in where an epoch begins"
+
+
+def test_a_step_that_was_begun_and_goes_on_in_a_phase_needs_that_phase(corpora: Path) -> None:
+    phases = [{"start": 4000, "weights": {"web": 0.9}}]
+    config, without = (stream_of(corpora, {"phases": some}) for some in (phases, []))
+    batches = take(config, 40)
+    number = next(n for n, batch in enumerate(batches) if batch["cursor"]["phase"])
+    inside = batches[number - 3]["cursor"]
+    assert (inside["phase"], bool(inside["within"][4])) == (0, True)
+    assert_same_future(take(config, 10, None, inside), batches[number - 2 : number + 8])
+    with pytest.raises(CursorMismatchError, match=r"inside step .* goes on in the round after.* at the end of a step"):
+        take(without, 1, None, inside)
 
 
 @pytest.mark.parametrize(("saved", "changed"), [("renormalise", "repeat"), ("stop", "renormalise"), ("repeat", "stop")])
