@@ -146,6 +146,31 @@ def test_pairs_that_are_too_long_are_an_error_at_the_start(tmp_path):
     assert list(batches_of(stream(tmp_path, packing={"overlong": "truncate"})))
 
 
+def one_pair(*lengths):
+    return Pair("one", *(Trained(spelled(3, 0, n), spans_in(n, 0)) for n in lengths))
+
+
+def test_pairs_that_rounding_makes_too_long_are_an_error_at_the_start_that_names_the_source(tmp_path):
+    write_documents(tmp_path, [one_pair(40, 40), one_pair(57, 71)], shards=2)
+    packing = {"document_multiple": 16}
+    told = (
+        r"\$\.sources\[0\]: 'chat' .*: 1 of 2 documents, in train-00001\.tar\.zst, are longer than seq_length 128 "
+        r"\(either member takes a multiple of packing\.document_multiple 16\).*choose drop or truncate, or .* smaller"
+    )
+    with pytest.raises(DocumentTooLongError, match=told):
+        build_loader(stream(tmp_path, packing=packing), Topology())
+    accepted = [{"name": "chat", "path": str(tmp_path), "epochs": 1, "accept_loss": True}]
+    for overlong, tokens in (("drop", 80), ("truncate", 80 + 57 + 64)):
+        batches = batches_of(stream(tmp_path, packing={**packing, "overlong": overlong}, sources=accepted))
+        assert sum(int(batch["cu_seqlens"].diff()[batch["document_ids"] >= 0].sum()) for batch in batches) == tokens
+
+
+def test_pairs_that_fit_to_the_last_position_stream(tmp_path):
+    write_documents(tmp_path, [one_pair(57, 64), one_pair(64, 64)])
+    batches = list(batches_of(stream(tmp_path, packing={"document_multiple": 16})))
+    assert sum(int((batch["document_ids"] >= 0).sum()) for batch in batches) == 4
+
+
 @pytest.mark.parametrize(
     ("packing", "message"),
     [
