@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from streampipe.config import StreamConfig, parse_tokens
+from streampipe.config import StreamConfig
 from streampipe.config_file import config_from, load_config, parse_setting
 from streampipe.cursor import read_cursor
 from streampipe.errors import ConfigError, CursorMismatchError, StreampipeError
 from streampipe.shards.source import Source
 from streampipe.stream import open_stream
+from streampipe.token_count import parse_tokens
 from streampipe.tools.bench import BenchResult, bench, seconds_since_process_start
 from streampipe.tools.digest import digest_launched, digest_steps
 from streampipe.tools.plan_report import lines, page

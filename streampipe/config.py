@@ -1,6 +1,5 @@
 """StreamConfig: the tree of the rooms' small configs, read from YAML."""
 
-from fractions import Fraction
 from typing import Any, Literal
 
 import msgspec
@@ -15,8 +14,7 @@ from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.planner import PlanConfig
 from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
-
-_TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+from streampipe.token_count import parse_tokens
 
 
 class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,25 +258,6 @@ def _changed(config: StreamConfig, phase: PhaseConfig, where: str) -> StreamConf
         except msgspec.ValidationError as error:
             raise ConfigError(explain(str(error), kind).replace("$", f"{where}.{name}", 1)) from error
     return replace(config, **parts)
-
-
-def parse_tokens(value: int | str, where: str) -> int:
-    """Return a number of tokens; 1.5B is 1,500,000,000.
-
-    Raises:
-        ConfigError: for what is no number of tokens.
-    """
-    text = str(value).strip()
-    unit = _TOKEN_UNITS.get(text[-1:].upper(), 1)
-    try:
-        tokens = int(Fraction(text[:-1] if unit > 1 else text) * unit)
-    except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(
-            f"{where}: must be a number of tokens such as 10000000000 or 10B, but got {value!r}"
-        ) from error
-    if tokens < 0:
-        raise ConfigError(f"{where}: must not be negative, but got {value!r}")
-    return tokens
 
 
 def _check_source(source: SourceConfig, where: str) -> None:
