@@ -15,7 +15,7 @@ from streampipe import ConfigError, DocumentTooLongError, StreamConfig, build_lo
 from streampipe.config_file import parse_setting
 from streampipe.cursor import read_cursor
 
-MINIMAL = {"seq_length": 64, "sources": [{"name": "web", "path": "/data/web"}]}
+MINIMAL = {"seq_length": 64, "sources": [{"name": "web", "path": "s3://data/web"}]}
 
 
 def with_value(path: str, value: Any) -> dict[str, Any]:
@@ -167,11 +167,37 @@ SOURCE = {"name": "web", "path": "/data/web"}
         ({"sources": [SOURCE, {**SOURCE, "name": "b", "weight": 1}]}, r"\$\.sources: 'web' has no weight but others"),
         ({"sources": [{"name": "web"}]}, r"\$\.sources\[0\]: give either `path` or `mock`, but got neither"),
         ({"sources": [{**SOURCE, "mock": {}}]}, r"\$\.sources\[0\]: give either `path` or `mock`, but got both"),
+        (
+            {"sources": [{**SOURCE, "on_exhausted": "stop"}]},
+            r"\$\.sources\[0\]\.on_exhausted: stop .*set epochs, or remove it",
+        ),
+        ({"sources": [{**SOURCE, "on_exhausted": "repeat"}]}, r"\$\.sources\[0\]\.on_exhausted: repeat .*set epochs"),
+        ({"sources": [{"name": "m", "mock": {}, "split": "held-out"}]}, r"\$\.sources\[0\]\.split: .* a mock .*remove"),
+        (
+            {"sources": [{"name": "m", "mock": {}, "storage": {"a": 1}}]},
+            r"\$\.sources\[0\]\.storage: .* a mock .*remove",
+        ),
+        ({"sources": [{**SOURCE, "storage": {"anon": True}}]}, r"\$\.sources\[0\]\.storage: .*/data/web is a folder"),
+        (
+            {"sources": [{**SOURCE, "path": "file:///data/web", "storage": {"anon": True}}]},
+            r"\$\.sources\[0\]\.storage: .*file:///data/web is a folder",
+        ),
     ],
 )
 def test_a_combination_without_meaning_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         config_from(MINIMAL | changes)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SOURCE | {"on_exhausted": "renormalise", "split": "train", "storage": {}, "accept_loss": False},
+        {"name": "m", "mock": {}, "split": "train", "storage": {}, "accept_loss": True},
+    ],
+)
+def test_a_default_may_be_written_down_where_it_decides_nothing(source: dict[str, Any]) -> None:
+    assert config_from(MINIMAL | {"sources": [source]})
 
 
 @pytest.mark.parametrize("raw", [None, [], "seed: 1", 5, {}, {"seq_length": 5}, {"sources": []}])
