@@ -1,5 +1,6 @@
 """A StreamConfig read from a file, with overrides by dotted path."""
 
+import logging
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -12,6 +13,8 @@ import yaml
 from streampipe.complaint import explain
 from streampipe.config import StreamConfig
 from streampipe.errors import ConfigError
+
+log = logging.getLogger("streampipe")
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -64,6 +67,8 @@ def config_from(raw: Any, overrides: Mapping[str, Any] | None = None) -> StreamC
     except msgspec.ValidationError as error:
         raise ConfigError(explain(str(error), StreamConfig)) from error
     config.check()
+    if config.batch.global_batch_tokens is not None and "global_batch_size" in data["batch"]:
+        log.warning("$.batch.global_batch_size is not used, since global_batch_tokens is given too; remove one of them")
     return config
 
 

@@ -247,6 +247,14 @@ def test_documents_too_long_for_overlong_error_are_refused_at_the_start(tmp_path
         build_loader(config)
 
 
+def test_a_size_of_steps_that_is_not_used_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    config_from(MINIMAL | {"batch": {"global_batch_tokens": 128}})
+    config_from(MINIMAL | {"batch": {"global_batch_size": 2, "global_batch_tokens": None}})
+    assert not caplog.text
+    config_from(MINIMAL | {"batch": {"global_batch_size": 1, "global_batch_tokens": 128}})
+    assert "$.batch.global_batch_size is not used, since global_batch_tokens is given too" in caplog.text
+
+
 # Files and overrides
 
 

@@ -163,6 +163,12 @@ def test_capacity_can_be_planned_for_many_ranks_without_data(capsys):
     assert planned["imbalance"]["max"] >= planned["imbalance"]["mean"] >= 1
 
 
+def test_tokens_of_a_step_that_do_not_fit_the_ranks_are_told_by_their_own_key(corpora):
+    config = stream_of(corpora, {"batch": {"global_batch_tokens": 6 * 128}})
+    with pytest.raises(ConfigError, match=r"\$\.batch\.global_batch_tokens: 768 makes 6 sequences"):
+        simulate(config, dp_size=4)
+
+
 def test_a_source_that_loses_most_of_its_weight_is_refused_until_accepted(corpora, caplog):
     sources = [{"name": "web", "path": f"{corpora}/web"}]
     changes = {"sources": sources, "seq_length": 16, "packing.overlong": "truncate"}
