@@ -7,6 +7,7 @@ memory.
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from threading import Lock
 from typing import Any
 
@@ -113,6 +114,10 @@ class MockSource:
     def longest_document(self) -> int:
         """Return the longest length that can be drawn, in tokens."""
         return int(self._quantiles.max())
+
+    def mean_document(self) -> Fraction:
+        """Return the mean of the lengths that are drawn, in tokens."""
+        return Fraction(int(self._quantiles.sum()), len(self._quantiles))
 
     def index(self, shard: int) -> FrameIndex:
         """Draw the lengths of a shard; the last eight are kept."""

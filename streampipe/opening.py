@@ -59,13 +59,13 @@ def weights_of(config: StreamConfig, sources: list[OpenedSource], numbers: list[
     """Return the weight of each source as a share of tokens, on any scale; without weights, shares follow sizes."""
     weights = []
     for source, number in zip(sources, numbers, strict=True):
-        given, tokens = config.sources[number].weight, int(source.shard_tokens.sum())
+        given = config.sources[number].weight
         if given is None:
-            weights.append(Fraction(tokens))
+            weights.append(Fraction(int(source.shard_tokens.sum())))
             continue
         weight = weight_fraction(given, f"$.sources[{number}].weight")
         if config.weight_by == "documents":
-            weight *= Fraction(tokens, int(source.shard_documents.sum()))
+            weight *= source.mean_document()
         weights.append(weight)
     return tuple(weights)
 

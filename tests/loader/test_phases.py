@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import CODE, WEB, drawn_lengths, stream_of, write_source
 
-from streampipe import ConfigError, CursorMismatchError, Topology, build_loader
+from streampipe import ConfigError, CursorMismatchError, Topology, build_loader, config_from
 from streampipe.cursor import read_cursor
 from streampipe.plan.schedule import Schedule
 from streampipe.stream import open_stream
@@ -277,6 +277,16 @@ def test_weights_by_documents_are_shares_of_documents(corpora):
     mean = [source.shard_tokens.sum() / source.shard_documents.sum() for source in stream.sources]
     share = [float(weight) / tokens for weight, tokens in zip(weights, mean, strict=True)]
     assert share[0] / sum(share) == pytest.approx(0.4)
+
+
+def test_weights_by_documents_are_shares_of_documents_of_mocks_too():
+    """Clipped at `max`, so that the mean is not the one that was asked for."""
+    mocks = {"long": {"mean": 5000, "max": 8000}, "short": {"mean": 100}}
+    sources = [{"name": name, "mock": mock, "weight": 1} for name, mock in mocks.items()]
+    raw = {"seq_length": 1024, "sources": sources, "weight_by": "documents"}
+    planned = open_stream(config_from(raw)).planner.round(0)
+    counts = np.bincount(planned.frames.source[planned.pieces.occurrence[planned.pieces.begun()]])
+    assert counts[0] == pytest.approx(counts[1], rel=0.1)
 
 
 def test_a_run_can_stop_with_a_source_or_let_it_repeat(corpora):
