@@ -85,6 +85,15 @@ def test_lengths_can_come_from_a_file_and_no_line_is_taken_for_a_header(tmp_path
     assert set(lengths[:-1].tolist()) == {7, 9}
 
 
+def test_a_file_of_lengths_is_known_by_every_line_and_not_by_its_place(tmp_path):
+    texts = {"one": [1000] * 107, "other": [1000] * 107, "moved": [1000] * 107}
+    texts["other"][1] = 8138
+    for name, lengths in texts.items():
+        (tmp_path / name).write_text("\n".join(map(str, lengths)))
+    one, other, moved = (source(lengths=str(tmp_path / name)).content_hash for name in texts)
+    assert one == moved != other
+
+
 @pytest.mark.parametrize("text", ["7\nx\n", "", "0\n"])
 def test_a_file_that_holds_no_lengths_is_refused(tmp_path, text):
     (tmp_path / "lengths").write_text(text)
