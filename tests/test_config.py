@@ -265,7 +265,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00seed")
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("seq_length: 0\nsources: [{name: a, path: b}]")
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("seed: 1\n? [1, 2]\n: 3\n")
+    inner = tmp_path / "inner.yaml"
+    inner.write_text("sources:\n- ? {name: web}\n  : 3\n")
+    date = tmp_path / "date.yaml"
+    date.write_text("seed: 2024-02-30\n")
     for path, told in (
+        (keys, r"not YAML: (?s:.*)unhashable key\n.* line 2, column 3"),
+        (inner, r"not YAML: (?s:.*)unhashable key\n.* line 2, column 5"),
+        (date, "not YAML: day"),
         (tmp_path / "absent.yaml", "cannot read the config"),
         (tmp_path, "cannot read the config"),
         (broken, "not YAML"),
@@ -308,6 +317,12 @@ def test_an_override_reaches_its_key(tmp_path: Path, setting: str, read: Any) ->
     assert not read(config_from(MINIMAL)) or "null" in setting
 
 
+def test_an_override_reaches_a_source_whose_name_has_a_dash() -> None:
+    raw = MINIMAL | {"sources": [{"name": "web-en", "path": "a"}], "phases": [{"start": 5, "weights": {"web-en": 1}}]}
+    config = config_from(raw, dict([parse_setting("phases[0].weights.web-en=0.25")]))
+    assert config.phases[0].weights == {"web-en": 0.25}
+
+
 def test_overrides_leave_the_data_alone() -> None:
     raw = with_value("$.plan.windows", 8)
     config_from(raw, {"plan.windows": 2, "sources[0].weight": 5, "batch.micro_batch_size": 3})
@@ -319,6 +334,7 @@ def test_overrides_leave_the_data_alone() -> None:
     [
         ("", "not a path"),
         ("a..b", "not a path"),
+        ("plan.²", r"no such key"),
         ("sources[x].weight", "not a path"),
         ("sources[1].weight", r"no element \[1\]"),
         ("sources[0][0]", r"no element \[0\]|not inside"),
@@ -333,7 +349,7 @@ def test_an_override_that_leads_nowhere_is_refused(key: str, told: str) -> None:
         config_from(MINIMAL, {key: 1})
 
 
-@pytest.mark.parametrize("text", ["seed", "=5", "", "seed=[1"])
+@pytest.mark.parametrize("text", ["seed", "=5", "", "seed=[1", "seed={[1]: 2}", "seed=2024-02-30"])
 def test_a_setting_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
         parse_setting(text)
