@@ -78,6 +78,18 @@ def test_bench_of_local_shards_tells_the_share_of_bare_decoding(
     assert answer["batches"] == 4 * 8
 
 
+def test_bench_counts_the_steps_that_came(capsys: pytest.CaptureFixture[str], stream: str) -> None:
+    finite = ("--set", "sources[0].epochs=1", "--set", "sources[1].epochs=1")
+    answer = printed(capsys, "bench", "--config", stream, "--steps", "1000", "--json", *finite)
+    assert answer["steps"] == len(digests(capsys, stream, 1000, *finite))
+    assert answer["batches"] == answer["steps"] * 8
+    ramp = ("--set", "batch.global_batch_size=[{size: 4}, {size: 16, steps: 2}]")
+    answer = printed(capsys, "bench", "--config", stream, "--steps", "3", "--json", *ramp)
+    assert (answer["steps"], answer["batches"]) == (3, 2 + 2 + 8)
+    by_documents = ("--set", "batch.batch_by=documents", "--set", "packing.overlong=truncate")
+    assert printed(capsys, "bench", "--config", stream, "--steps", "9", "--json", *by_documents)["steps"] == 9
+
+
 def test_bench_prints_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(list(MOCK[:-1])) == 0
     out = capsys.readouterr().out
