@@ -1,5 +1,8 @@
 """Conversations and preference pairs stream like text: masks from spans, pairs whole."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from streams import SEQ_LENGTH, drawn_lengths, spelled, write_documents, write_source
@@ -202,3 +205,18 @@ def test_padded_rows_of_conversations_carry_their_masks(tmp_path):
         label = batch["labels"].numpy()
         seen |= {(value >> 12 & 0xFFFF, value & 0xFFF) for value in label[label >= 0].tolist()}
     assert seen == trained_tokens_of(documents)
+
+
+def test_the_readme_names_every_key_of_a_batch(tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text().partition("## What a training loop does")[2]
+    named = set(re.findall(r"`(\w+)`", readme.partition("\n## ")[0]))
+    write_documents(tmp_path / "pairs", pairs())
+    write_documents(tmp_path / "chat", conversations(longest=100))
+    fields = ["tokens", "labels", "position_ids", "loss_mask", "padding_mask"]
+    of_pairs = next(batches_of(stream(tmp_path / "pairs", {"fields": fields})))
+    of_rows = next(batches_of(stream(tmp_path / "chat", {"layout": "sbhd"}, packing={"policy": "none"})))
+    assert of_pairs.keys() | of_rows.keys() <= named
+    assert {"pair_ids", "padding_mask", "sequence_ids"} <= of_pairs.keys()
+    assert of_pairs["padding_mask"].shape == of_pairs["tokens"].shape
+    assert of_pairs["pair_ids"].shape == of_pairs["source_ids"].shape
+    assert of_pairs["sequence_ids"].shape == (2,)
