@@ -11,7 +11,7 @@ from streampipe.errors import ConfigError
 from streampipe.mock_config import MockConfig
 from streampipe.plan.blend import OnExhausted
 from streampipe.plan.pieces import PackingConfig
-from streampipe.plan.planner import PlanConfig
+from streampipe.plan.plan_config import PlanConfig
 from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
 from streampipe.storage.store import is_local_url
