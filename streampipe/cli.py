@@ -9,17 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from streampipe.config import StreamConfig, parse_tokens
+from streampipe.config import StreamConfig
 from streampipe.config_file import config_from, load_config, parse_setting
 from streampipe.cursor import read_cursor
 from streampipe.errors import ConfigError, CursorMismatchError, StreampipeError
 from streampipe.shards.source import Source
 from streampipe.stream import open_stream
+from streampipe.token_count import parse_tokens
 from streampipe.tools.bench import BenchResult, bench, seconds_since_process_start
 from streampipe.tools.digest import digest_launched, digest_steps
 from streampipe.tools.plan_report import lines, page
 from streampipe.tools.simulate import Simulation, simulate
 from streampipe.tools.skip import skip_steps
+
+_MOCK_KEYS = ("documents", "mean", "sigma", "min", "max", "lengths", "tokens_from")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -58,35 +61,35 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, e.g. sources[0].weight=0.3"
     )
-    common.add_argument("--dp-size", type=int, metavar="D", help="data-parallel ranks")
-    common.add_argument("--micro-batch-size", type=int, metavar="M", help="overrides batch.micro_batch_size")
-    common.add_argument("--global-batch-size", type=int, metavar="G", help="overrides batch.global_batch_size")
-    common.add_argument("--num-workers", type=int, metavar="W", help="overrides loader.num_workers")
+    common.add_argument(
+        "--global-batch-size", type=int, metavar="G", help="overrides batch.global_batch_size and global_batch_tokens"
+    )
+
+    ranks = argparse.ArgumentParser(add_help=False)
+    ranks.add_argument("--dp-size", type=int, metavar="D", help="data-parallel ranks")
+    ranks.add_argument("--micro-batch-size", type=int, metavar="M", help="overrides batch.micro_batch_size")
+    ranks.add_argument("--num-workers", type=int, metavar="W", help="overrides loader.num_workers")
 
     what = argparse.ArgumentParser(add_help=False)
     choice = what.add_mutually_exclusive_group(required=True)
     choice.add_argument("--config", metavar="FILE", help="a stream of real shards")
     choice.add_argument("--mock", action="store_true", help="lognormal lengths, no data")
+    what.add_argument("--seq-length", type=int, metavar="L", help="overrides seq_length (default with --mock: 8192)")
     mock = what.add_argument_group("with --mock")
-    mock.add_argument(
-        "--documents", type=float, default=1e6, metavar="N", help="about how many documents (default 1e6)"
-    )
-    mock.add_argument("--seq-length", type=int, default=8192, metavar="L", help="(default 8192)")
-    mock.add_argument(
-        "--mean", type=float, default=1000.0, help="mean length before clipping, in tokens (default 1000)"
-    )
-    mock.add_argument("--sigma", type=float, default=1.2, help="of the logarithm of the length (default 1.2)")
-    mock.add_argument("--min", type=int, default=1, help="shortest length (default 1)")
-    mock.add_argument("--max", type=int, default=65_536, help="longest length (default 65536)")
+    mock.add_argument("--documents", type=float, metavar="N", help="about how many documents (default 1e6)")
+    mock.add_argument("--mean", type=float, help="mean length before clipping, in tokens (default 1000)")
+    mock.add_argument("--sigma", type=float, help="of the logarithm of the length (default 1.2)")
+    mock.add_argument("--min", type=int, help="shortest length (default 1)")
+    mock.add_argument("--max", type=int, help="longest length (default 65536)")
     mock.add_argument("--lengths", metavar="FILE", help="a file with one length a line, instead of a distribution")
     mock.add_argument("--tokens-from", metavar="URL", help="a source whose documents are cut to mock lengths")
 
-    run = commands.add_parser("bench", parents=[common, what], help="measure how fast batches come")
+    run = commands.add_parser("bench", parents=[common, ranks, what], help="measure how fast batches come")
     run.add_argument("--steps", type=int, default=200, help="steps to deliver (default 200)")
     run.add_argument("--at", type=float, default=0.0, metavar="PART", help="part of the epoch to start at, 0 to 1")
     run.set_defaults(run=_bench)
 
-    plan = commands.add_parser("plan", parents=[common, what], help="simulate a run from indexes alone")
+    plan = commands.add_parser("plan", parents=[common, ranks, what], help="simulate a run from indexes alone")
     how_long = plan.add_mutually_exclusive_group()
     how_long.add_argument("--steps", type=int, metavar="N", help="how many steps (default: one pass over everything)")
     how_long.add_argument("--tokens", metavar="T", help="how many tokens, such as 1T or 300B")
@@ -103,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     skip.add_argument("--save-cursor", metavar="FILE", help="save the cursor there (default: back into --cursor)")
     skip.set_defaults(run=_skip)
 
-    digest = commands.add_parser("digest", parents=[common], help="one SHA-256 a step over the global batch")
+    digest = commands.add_parser("digest", parents=[common, ranks], help="one SHA-256 a step over the global batch")
     digest.add_argument("--config", required=True, metavar="FILE", help="the stream")
     digest.add_argument("--steps", type=int, required=True, metavar="N", help="how many steps")
     digest.add_argument("--cursor", metavar="FILE", help="begin at a saved cursor")
@@ -113,14 +116,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _overrides(args: argparse.Namespace) -> dict[str, Any]:
-    named = {
-        "batch.micro_batch_size": args.micro_batch_size,
-        "batch.global_batch_size": args.global_batch_size,
-        "loader.num_workers": args.num_workers,
+    keys = {
+        "seq_length": "seq_length",
+        "micro_batch_size": "batch.micro_batch_size",
+        "global_batch_size": "batch.global_batch_size",
+        "num_workers": "loader.num_workers",
     }
-    return {key: value for key, value in named.items() if value is not None} | dict(
-        parse_setting(text) for text in args.set
-    )
+    given = {key: value for name, key in keys.items() if (value := getattr(args, name, None)) is not None}
+    if "batch.global_batch_size" in given:
+        given["batch.global_batch_tokens"] = None
+    return given | dict(parse_setting(text) for text in args.set)
 
 
 def _dp_size(args: argparse.Namespace) -> int:
@@ -132,20 +137,32 @@ def _dp_size(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise ConfigError(f"--steps: must be at least 1, but got {args.steps}")
-    config = _mock_config(args) if args.mock else load_config(args.config, _overrides(args))
+    config = _config(args)
     result = bench(config, args.steps, dp_size=_dp_size(args), at=args.at, import_seconds=args.import_seconds)
     print(json.dumps(result.to_dict()) if args.json else _table(result))
     return 0
 
 
-def _mock_config(args: argparse.Namespace) -> StreamConfig:
-    keys = ("mean", "sigma", "min", "max", "lengths", "tokens_from")
-    mock = {key: getattr(args, key) for key in keys} | {"documents": int(args.documents)}
+def _config(args: argparse.Namespace) -> StreamConfig:
+    """Return what `--config` or `--mock` asks for.
+
+    Raises:
+        ConfigError: for options of a mock beside a config.
+    """
+    mock = {key: value for key in _MOCK_KEYS if (value := getattr(args, key)) is not None}
     overrides = _overrides(args)
+    if not args.mock:
+        if mock:
+            option = next(iter(mock)).replace("_", "-")
+            raise ConfigError(f"--{option}: is for --mock, but {args.config} describes its own sources; remove it")
+        return load_config(args.config, overrides)
+    if "documents" in mock:
+        mock["documents"] = int(mock["documents"])
     # A step of one micro batch for each rank, unless told otherwise.
     size = overrides.setdefault("batch.micro_batch_size", 1)
-    overrides.setdefault("batch.global_batch_size", size * _dp_size(args))
-    return config_from({"seq_length": args.seq_length, "sources": [{"name": "mock", "mock": mock}]}, overrides)
+    if overrides.get("batch.global_batch_tokens") is None:
+        overrides.setdefault("batch.global_batch_size", size * _dp_size(args))
+    return config_from({"seq_length": 8192, "sources": [{"name": "mock", "mock": mock}]}, overrides)
 
 
 def _table(result: BenchResult) -> str:
@@ -194,7 +211,7 @@ def _digest(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    config = _mock_config(args) if args.mock else load_config(args.config, _overrides(args))
+    config = _config(args)
     if args.steps is not None and args.steps < 1:
         raise ConfigError(f"--steps: must be at least 1, but got {args.steps}")
     tokens = parse_tokens(args.tokens, "--tokens") if args.tokens is not None else None

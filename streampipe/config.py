@@ -1,6 +1,5 @@
 """StreamConfig: the tree of the rooms' small configs, read from YAML."""
 
-from fractions import Fraction
 from typing import Any, Literal
 
 import msgspec
@@ -12,11 +11,11 @@ from streampipe.errors import ConfigError
 from streampipe.mock_config import MockConfig
 from streampipe.plan.blend import OnExhausted
 from streampipe.plan.pieces import PackingConfig
-from streampipe.plan.planner import PlanConfig
+from streampipe.plan.plan_config import PlanConfig
 from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
-
-_TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+from streampipe.storage.store import is_local_url
+from streampipe.token_count import parse_tokens
 
 
 class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,25 +261,6 @@ def _changed(config: StreamConfig, phase: PhaseConfig, where: str) -> StreamConf
     return replace(config, **parts)
 
 
-def parse_tokens(value: int | str, where: str) -> int:
-    """Return a number of tokens; 1.5B is 1,500,000,000.
-
-    Raises:
-        ConfigError: for what is no number of tokens.
-    """
-    text = str(value).strip()
-    unit = _TOKEN_UNITS.get(text[-1:].upper(), 1)
-    try:
-        tokens = int(Fraction(text[:-1] if unit > 1 else text) * unit)
-    except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(
-            f"{where}: must be a number of tokens such as 10000000000 or 10B, but got {value!r}"
-        ) from error
-    if tokens < 0:
-        raise ConfigError(f"{where}: must not be negative, but got {value!r}")
-    return tokens
-
-
 def _check_source(source: SourceConfig, where: str) -> None:
     if not source.name or len(source.name) > 64:
         raise ConfigError(f"{where}.name: must have 1 to 64 characters, but got {source.name!r}")
@@ -288,7 +268,20 @@ def _check_source(source: SourceConfig, where: str) -> None:
         raise ConfigError(f"{where}: give either `path` or `mock`, but got {'both' if source.path else 'neither'}")
     if source.mock is not None:
         source.mock.check(f"{where}.mock")
+        for key, plain in (("split", "train"), ("storage", {})):
+            if getattr(source, key) != plain:
+                raise ConfigError(f"{where}.{key}: has a meaning with `path` only, a mock has none; remove it")
+    if source.storage and is_local_url(source.path or ""):
+        raise ConfigError(
+            f"{where}.storage: options are for a URL such as s3://, but {source.path} is a folder of this machine, "
+            "which takes none; remove it"
+        )
     if source.fim is not None:
         source.fim.check(f"{where}.fim")
     if source.epochs is not None and source.epochs < 1:
         raise ConfigError(f"{where}.epochs: must be at least 1, or null for no limit, but got {source.epochs}")
+    if source.epochs is None and source.on_exhausted != "renormalise":
+        raise ConfigError(
+            f"{where}.on_exhausted: {source.on_exhausted} says what follows after `epochs` passes, but no `epochs` are "
+            "given, so the source never runs out; set epochs, or remove it"
+        )

@@ -1,5 +1,6 @@
 """A StreamConfig read from a file, with overrides by dotted path."""
 
+import logging
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -13,6 +14,8 @@ from streampipe.complaint import explain
 from streampipe.config import StreamConfig
 from streampipe.errors import ConfigError
 
+log = logging.getLogger("streampipe")
+
 
 class _OnceLoader(yaml.SafeLoader):
     """YAML in which a key that is written twice is an error, not overruled by the second."""
@@ -20,9 +23,11 @@ class _OnceLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # YAML's own complaint follows
             if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is there twice", key.start_mark)
-            seen.add(str(key.value))
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -40,7 +45,7 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         raw = yaml.load(Path(path).read_text(encoding="utf-8"), _OnceLoader)  # noqa: S506 (a safe loader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the config ({error.strerror or error})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # bytes that are no text, a date that is none
         raise ConfigError(f"{path}: not YAML: {error}") from error
     try:
         return config_from(raw, overrides)
@@ -64,6 +69,8 @@ def config_from(raw: Any, overrides: Mapping[str, Any] | None = None) -> StreamC
     except msgspec.ValidationError as error:
         raise ConfigError(explain(str(error), StreamConfig)) from error
     config.check()
+    if config.batch.global_batch_tokens is not None and "global_batch_size" in data["batch"]:
+        log.warning("$.batch.global_batch_size is not used, since global_batch_tokens is given too; remove one of them")
     return config
 
 
@@ -73,9 +80,9 @@ def _override(data: Any, key: str, value: Any) -> None:
     Raises:
         ConfigError: for a path that leads nowhere.
     """
-    if not re.fullmatch(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*", key):
+    if not re.fullmatch(r"[\w-]+(\[\d+\])*(\.[\w-]+(\[\d+\])*)*", key):
         raise ConfigError(f"override {key!r}: not a path like `batch.micro_batch_size` or `sources[0].weight`")
-    steps: list[str | int] = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", key)]
+    steps: list[str | int] = [int(part) if part.isdecimal() else part for part in re.findall(r"[\w-]+", key)]
     here = data
     for step, following in pairwise(steps):
         here = _enter(here, step, key, create=not isinstance(following, int))
@@ -112,5 +119,5 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {text!r}: expected key=value, e.g. --set sources[0].weight=0.3")
     try:
         return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"--set {text!r}: the value is not YAML ({error})") from error

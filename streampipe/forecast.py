@@ -29,7 +29,7 @@ class Forecast:
         padding: share of positions without a token.
         read_amplification: frames read by all ranks together, over the frames there are.
         resident_bytes: what the loader of a rank holds in memory at most: decoded frames of two rounds, two plans,
-            batches.
+            batches; all of it again in each worker process.
         plan_hash: of the round's plan.
     """
 
@@ -76,6 +76,7 @@ def forecast(stream: Stream, topology: Topology, cursor: Cursor) -> Forecast:
     batches = config.loader.prefetch + 2 * stream.micro_batches_at_once(plan.seq_length)
     batch_bytes = config.batch.micro_batch_size * plan.seq_length * 28 * batches
     resident = int(2 * tokens * itemsize * share) + 2 * len(plan.pieces) * _BYTES_OF_A_PIECE + batch_bytes
+    resident *= max(1, config.loader.num_workers)
     return Forecast(stream.planner.rounds, plan.windows, len(plan), padding, amplification, resident, _hash(plan))
 
 
@@ -141,8 +142,8 @@ def check_memory(expected: Forecast) -> None:
         raise ConfigError(
             f"$.plan: a round would hold up to {expected.resident_bytes / 2**30:.1f} GiB in memory on each rank, but "
             f"{available / 2**30:.1f} GiB are "
-            "available; lower plan.windows or plan.window_tokens, or use more data-parallel ranks (a rank holds its "
-            "share of a round)"
+            "available; lower plan.windows or plan.window_tokens, use more data-parallel ranks (a rank holds its "
+            "share of a round), or lower loader.num_workers (each worker process holds as much as a rank without any)"
         )
 
 

@@ -4,9 +4,12 @@ Every mock shard holds the same number of tokens, so positions stay closed-form 
 memory.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -76,21 +79,17 @@ class MockSource:
         """What a build would have recorded."""
         return {"fragments_at": self.config.fragments_at}
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
-        """What the source holds, as a hash of what makes it."""
-        return self.content_of(len(self.shard_tokens))
+        """What the source holds, as a hash of what makes it, wherever files of that lie."""
+        config = msgspec.json.encode(msgspec.structs.replace(self.config, lengths=None, tokens_from=None)).decode()
+        lengths = hashlib.sha256(self._quantiles.astype("<i8").tobytes()).hexdigest()
+        borrowed = self._real.content_hash if self._real else ""
+        return f"{int(raw_words(1, 'mock content', self.seed, config, lengths, borrowed)[0]):016x}"
 
     def content_of(self, shards: int) -> str:
-        """Return a hash of what makes the source."""
-        words = raw_words(
-            1,
-            "mock content",
-            self.seed,
-            msgspec.json.encode(self.config).decode(),
-            *self._quantiles[:: len(self._quantiles) // 64 + 1].tolist(),
-        )
-        return f"{int(words[0]):016x}"
+        """Return the `content_hash`: a mock does not grow, it becomes another."""
+        return self.content_hash
 
     @property
     def tokenizer(self) -> TokenizerInfo:
@@ -113,6 +112,10 @@ class MockSource:
     def longest_document(self) -> int:
         """Return the longest length that can be drawn, in tokens."""
         return int(self._quantiles.max())
+
+    def mean_document(self) -> Fraction:
+        """Return the mean of the lengths that are drawn, in tokens."""
+        return Fraction(int(self._quantiles.sum()), len(self._quantiles))
 
     def index(self, shard: int) -> FrameIndex:
         """Draw the lengths of a shard; the last eight are kept."""

@@ -66,10 +66,22 @@ class MockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"{where}.fragments_at: must be an id below vocab_size ({self.vocab_size}), and not the only one, "
                     f"but got {self.fragments_at}"
                 )
+        self._check_unused(where)
         if not 1 <= self.fragment_mean <= SHARD_TOKENS:
             raise ConfigError(
                 f"{where}.fragment_mean: must be within 1 and {SHARD_TOKENS} tokens, but got {self.fragment_mean}"
             )
+
+    def _check_unused(self, where: str) -> None:
+        plain = MockConfig()
+        for keys, ignored, given in (
+            (("mean", "sigma", "min", "max"), self.lengths is not None, "lengths come from the file of `lengths`"),
+            (("vocab_size",), self.tokens_from is not None, "tokens come from the source of `tokens_from`"),
+            (("fragment_mean",), self.fragments_at is None, "there are no fragments without `fragments_at`"),
+        ):
+            for key in keys:
+                if ignored and getattr(self, key) != getattr(plain, key):
+                    raise ConfigError(f"{where}.{key}: decides nothing, since {given}; remove it")
 
     def quantiles(self) -> NDArray[np.int64]:
         """Return the lengths to draw from, each as likely as another: int64 [quantiles].

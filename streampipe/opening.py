@@ -12,7 +12,7 @@ from streampipe.config import SourceConfig, StreamConfig
 from streampipe.errors import ConfigError, DocumentTooLongError
 from streampipe.mock import MockSource
 from streampipe.plan.blend import weight_fraction
-from streampipe.plan.pieces import PackingConfig
+from streampipe.plan.pieces import PackingConfig, rounded_up
 from streampipe.shards.source import Source
 
 OpenedSource = Source | MockSource
@@ -60,13 +60,13 @@ def weights_of(config: StreamConfig, sources: list[OpenedSource], numbers: list[
     """Return the weight of each source as a share of tokens, on any scale; without weights, shares follow sizes."""
     weights = []
     for source, number in zip(sources, numbers, strict=True):
-        given, tokens = config.sources[number].weight, int(source.shard_tokens.sum())
+        given = config.sources[number].weight
         if given is None:
-            weights.append(Fraction(tokens))
+            weights.append(Fraction(int(source.shard_tokens.sum())))
             continue
         weight = weight_fraction(given, f"$.sources[{number}].weight")
         if config.weight_by == "documents":
-            weight *= Fraction(tokens, int(source.shard_documents.sum()))
+            weight *= source.mean_document()
         weights.append(weight)
     return tuple(weights)
 
@@ -190,25 +190,43 @@ def _check_lengths(number: int, source: OpenedSource, config: StreamConfig) -> N
     whole = config.batch.batch_by == "documents" or source.kind == "preference"
     if chosen not in ("error", None) or (chosen is None and source.kind == "text" and not whole):
         return
-    if source.longest_document() <= config.seq_length:
+    # Rounding the members of a pair up to `document_multiple` may make one too long that has few enough tokens.
+    surely = config.seq_length - (source.members - 1) * (config.packing.document_multiple - 1)
+    if source.longest_document() <= surely:
         return
+    found = "documents are" if isinstance(source, MockSource) else _count_overlong(source, config, surely)
+    if not found:
+        return
+    longest, shorter = f"the longest has {source.longest_document()} tokens", "a longer seq_length"
+    if source.longest_document() <= config.seq_length:
+        multiple = config.packing.document_multiple
+        longest = f"either member takes a multiple of packing.document_multiple {multiple}"
+        shorter += " or a smaller document_multiple"
     where = f"$.sources[{number}]: {source.name!r} ({source.url})"
     raise DocumentTooLongError(
-        f"{where}: {_count_overlong(source, config.seq_length)} longer than seq_length {config.seq_length} (the "
-        "longest has "
-        f"{source.longest_document()} tokens), and packing.overlong is error; choose "
-        f"{'drop or truncate' if whole else 'split, truncate or drop'}, or a longer seq_length"
+        f"{where}: {found} longer than seq_length {config.seq_length} ({longest}), and packing.overlong is error; "
+        f"choose {'drop or truncate' if whole else 'split, truncate or drop'}, or {shorter}"
     )
 
 
-def _count_overlong(source: OpenedSource, seq_length: int) -> str:
-    if isinstance(source, MockSource):
-        return "documents are"
-    shards = [number for number, entry in enumerate(source.shards) if entry.longest > seq_length]
-    count = sum(int(np.sum(source.index(shard).document_lengths > seq_length)) for shard in shards[:_SHARDS_COUNTED])
-    files = ", ".join(source.shards[shard].path for shard in shards[:3])
-    more = len(shards) > _SHARDS_COUNTED
+def _count_overlong(source: Source, config: StreamConfig, surely: int) -> str:
+    """Say how many documents of a source are too long, and where; nothing if none is.
+
+    Those of up to `surely` tokens are not.
+    """
+    shards = [number for number, entry in enumerate(source.shards) if entry.longest > surely]
+    count, found, more = 0, list[int](), False
+    for read, shard in enumerate(shards):
+        if more := bool(count) and read >= _SHARDS_COUNTED:
+            break
+        by_member = source.index(shard).lengths.reshape(-1, source.members).astype(np.int64)
+        here = int(np.sum(rounded_up(by_member, config.packing).sum(axis=1) > config.seq_length))
+        count += here
+        found += [shard] if here else []
+    if not count:
+        return ""
+    files = ", ".join(source.shards[shard].path for shard in found[:3])
     return (
         f"{'at least ' if more else ''}{count} of {int(source.shard_documents.sum())} documents, in {files}"
-        f"{' and other shards' if len(shards) > 3 else ''}, are"
+        f"{' and other shards' if more or len(found) > 3 else ''}, are"
     )

@@ -129,8 +129,20 @@ class Topology:
             )
         return cls(**{f"{n}_size": sizes[n] for n in _DIMENSIONS}, **{f"{n}_rank": ranks[n] for n in _DIMENSIONS})
 
-    def check_batch(self, global_batch_size: int, micro_batch_size: int, batch_by: str = "sequences") -> int | None:
+    def check_batch(
+        self,
+        global_batch_size: int,
+        micro_batch_size: int,
+        batch_by: str = "sequences",
+        global_batch_tokens: int | None = None,
+    ) -> int | None:
         """Return the micro batches of a rank's step; None where only its plan tells, when it counts documents.
+
+        Args:
+            global_batch_size: sequences of a step.
+            micro_batch_size: sequences of a batch.
+            batch_by: what a step counts.
+            global_batch_tokens: from which the size follows, where it does.
 
         Raises:
             ConfigError: unless `global_batch_size` is divisible by `dp_size x micro_batch_size`.
@@ -139,11 +151,14 @@ class Topology:
             return None
         unit = self.dp_size * micro_batch_size
         if global_batch_size % unit:
+            key, given, scale = "global_batch_size", f"{global_batch_size} is", 1
+            if global_batch_tokens is not None:
+                key, scale = "global_batch_tokens", global_batch_tokens // global_batch_size
+                given = f"{global_batch_tokens} makes {global_batch_size} sequences, which is"
             lower = global_batch_size // unit * unit
-            choice = f"{lower} or {lower + unit}" if lower else f"{unit}"
+            choice = f"{scale * lower} or {scale * (lower + unit)}" if lower else f"{scale * unit}"
             raise ConfigError(
-                f"$.batch.global_batch_size: {global_batch_size} is not divisible by dp_size {self.dp_size} x "
-                f"micro_batch_size {micro_batch_size} "
+                f"$.batch.{key}: {given} not divisible by dp_size {self.dp_size} x micro_batch_size {micro_batch_size} "
                 f"= {unit}; choose {choice}, or another micro_batch_size"
             )
         return global_batch_size // unit

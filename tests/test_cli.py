@@ -78,6 +78,18 @@ def test_bench_of_local_shards_tells_the_share_of_bare_decoding(
     assert answer["batches"] == 4 * 8
 
 
+def test_bench_counts_the_steps_that_came(capsys: pytest.CaptureFixture[str], stream: str) -> None:
+    finite = ("--set", "sources[0].epochs=1", "--set", "sources[1].epochs=1")
+    answer = printed(capsys, "bench", "--config", stream, "--steps", "1000", "--json", *finite)
+    assert answer["steps"] == len(digests(capsys, stream, 1000, *finite))
+    assert answer["batches"] == answer["steps"] * 8
+    ramp = ("--set", "batch.global_batch_size=[{size: 4}, {size: 16, steps: 2}]")
+    answer = printed(capsys, "bench", "--config", stream, "--steps", "3", "--json", *ramp)
+    assert (answer["steps"], answer["batches"]) == (3, 2 + 2 + 8)
+    by_documents = ("--set", "batch.batch_by=documents", "--set", "packing.overlong=truncate")
+    assert printed(capsys, "bench", "--config", stream, "--steps", "9", "--json", *by_documents)["steps"] == 9
+
+
 def test_bench_prints_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(list(MOCK[:-1])) == 0
     out = capsys.readouterr().out
@@ -121,10 +133,27 @@ def test_digest_options_that_decide_nothing_change_nothing(
         ("--set", "packing.policy=concat"),
         ("--set", "plan.windows=2"),
         ("--global-batch-size", "32"),
+        ("--set", "batch.global_batch_tokens=1024"),
     ],
 )
 def test_overrides_reach_the_stream(capsys: pytest.CaptureFixture[str], stream: str, words: tuple[str, ...]) -> None:
     assert digests(capsys, stream, 2, *words) != digests(capsys, stream, 2)
+
+
+def test_a_size_on_the_command_line_wins_over_the_tokens_of_the_config(
+    capsys: pytest.CaptureFixture[str], stream: str, corpora: Path, tmp_path: Path
+) -> None:
+    tokens = str(write_stream(tmp_path / "tokens.yaml", corpora, {"batch": {"global_batch_tokens": 1024}}))
+    assert digests(capsys, tokens, 2, "--global-batch-size", "16") == digests(capsys, stream, 2)
+    assert digests(capsys, tokens, 2) != digests(capsys, stream, 2)
+
+
+def test_a_sequence_length_on_the_command_line_overrides_the_config_of_a_plan(
+    capsys: pytest.CaptureFixture[str], stream: str
+) -> None:
+    plan = ("plan", "--config", stream, "--steps", "2", "--json")
+    assert printed(capsys, *plan, "--seq-length", "256") == printed(capsys, *plan, "--set", "seq_length=256")
+    assert printed(capsys, *plan, "--seq-length", "256") != printed(capsys, *plan)
 
 
 def test_a_saved_cursor_goes_on_where_it_was_saved(
@@ -178,6 +207,8 @@ def broken(corpora: Path, tmp_path: Path) -> str:
         (["digest", "--config", "BROKEN", "--steps", "9", "--num-workers", "2"], "shardtools verify"),
         (["bench", "--config", "BROKEN", "--steps", "9"], "shardtools verify"),
         (["bench", "--mock", "--steps", "0"], "--steps"),
+        (["bench", "--config", "STREAM", "--mean", "9"], "--mean: is for --mock"),
+        (["plan", "--config", "STREAM", "--tokens-from", "x"], "--tokens-from: is for --mock"),
         (["bench", "--mock", "--at", "1.5", "--documents", "1e4"], "--at: must be within 0 and 1"),
         (["bench", "--mock", "--lengths", "absent.txt"], "absent.txt"),
         (["bench", "--mock", "--documents", "0"], "documents: must be at least 1"),
@@ -208,7 +239,10 @@ def test_a_cursor_of_another_stream_names_the_fields(
     assert "seed: the cursor has 7, this stream 8" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["digest"], ["bench"], ["bench", "--mock", "--config", "x"], ["unknown"]])
+SKIP = ["skip", "--config", "x", "--steps", "1", "--dp-size", "7"]
+
+
+@pytest.mark.parametrize("words", [[], ["digest"], ["bench"], ["bench", "--mock", "--config", "x"], ["unknown"], SKIP])
 def test_wrong_usage_exits_with_two_and_a_usage_line(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)

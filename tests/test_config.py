@@ -15,7 +15,7 @@ from streampipe import ConfigError, DocumentTooLongError, StreamConfig, build_lo
 from streampipe.config_file import parse_setting
 from streampipe.cursor import read_cursor
 
-MINIMAL = {"seq_length": 64, "sources": [{"name": "web", "path": "/data/web"}]}
+MINIMAL = {"seq_length": 64, "sources": [{"name": "web", "path": "s3://data/web"}]}
 
 
 def with_value(path: str, value: Any) -> dict[str, Any]:
@@ -167,11 +167,37 @@ SOURCE = {"name": "web", "path": "/data/web"}
         ({"sources": [SOURCE, {**SOURCE, "name": "b", "weight": 1}]}, r"\$\.sources: 'web' has no weight but others"),
         ({"sources": [{"name": "web"}]}, r"\$\.sources\[0\]: give either `path` or `mock`, but got neither"),
         ({"sources": [{**SOURCE, "mock": {}}]}, r"\$\.sources\[0\]: give either `path` or `mock`, but got both"),
+        (
+            {"sources": [{**SOURCE, "on_exhausted": "stop"}]},
+            r"\$\.sources\[0\]\.on_exhausted: stop .*set epochs, or remove it",
+        ),
+        ({"sources": [{**SOURCE, "on_exhausted": "repeat"}]}, r"\$\.sources\[0\]\.on_exhausted: repeat .*set epochs"),
+        ({"sources": [{"name": "m", "mock": {}, "split": "held-out"}]}, r"\$\.sources\[0\]\.split: .* a mock .*remove"),
+        (
+            {"sources": [{"name": "m", "mock": {}, "storage": {"a": 1}}]},
+            r"\$\.sources\[0\]\.storage: .* a mock .*remove",
+        ),
+        ({"sources": [{**SOURCE, "storage": {"anon": True}}]}, r"\$\.sources\[0\]\.storage: .*/data/web is a folder"),
+        (
+            {"sources": [{**SOURCE, "path": "file:///data/web", "storage": {"anon": True}}]},
+            r"\$\.sources\[0\]\.storage: .*file:///data/web is a folder",
+        ),
     ],
 )
 def test_a_combination_without_meaning_is_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         config_from(MINIMAL | changes)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SOURCE | {"on_exhausted": "renormalise", "split": "train", "storage": {}, "accept_loss": False},
+        {"name": "m", "mock": {}, "split": "train", "storage": {}, "accept_loss": True},
+    ],
+)
+def test_a_default_may_be_written_down_where_it_decides_nothing(source: dict[str, Any]) -> None:
+    assert config_from(MINIMAL | {"sources": [source]})
 
 
 @pytest.mark.parametrize("raw", [None, [], "seed: 1", 5, {}, {"seq_length": 5}, {"sources": []}])
@@ -221,6 +247,14 @@ def test_documents_too_long_for_overlong_error_are_refused_at_the_start(tmp_path
         build_loader(config)
 
 
+def test_a_size_of_steps_that_is_not_used_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    config_from(MINIMAL | {"batch": {"global_batch_tokens": 128}})
+    config_from(MINIMAL | {"batch": {"global_batch_size": 2, "global_batch_tokens": None}})
+    assert not caplog.text
+    config_from(MINIMAL | {"batch": {"global_batch_size": 1, "global_batch_tokens": 128}})
+    assert "$.batch.global_batch_size is not used, since global_batch_tokens is given too" in caplog.text
+
+
 # Files and overrides
 
 
@@ -231,7 +265,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00seed")
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("seq_length: 0\nsources: [{name: a, path: b}]")
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("seed: 1\n? [1, 2]\n: 3\n")
+    inner = tmp_path / "inner.yaml"
+    inner.write_text("sources:\n- ? {name: web}\n  : 3\n")
+    date = tmp_path / "date.yaml"
+    date.write_text("seed: 2024-02-30\n")
     for path, told in (
+        (keys, r"not YAML: (?s:.*)unhashable key\n.* line 2, column 3"),
+        (inner, r"not YAML: (?s:.*)unhashable key\n.* line 2, column 5"),
+        (date, "not YAML: day"),
         (tmp_path / "absent.yaml", "cannot read the config"),
         (tmp_path, "cannot read the config"),
         (broken, "not YAML"),
@@ -274,6 +317,12 @@ def test_an_override_reaches_its_key(tmp_path: Path, setting: str, read: Any) ->
     assert not read(config_from(MINIMAL)) or "null" in setting
 
 
+def test_an_override_reaches_a_source_whose_name_has_a_dash() -> None:
+    raw = MINIMAL | {"sources": [{"name": "web-en", "path": "a"}], "phases": [{"start": 5, "weights": {"web-en": 1}}]}
+    config = config_from(raw, dict([parse_setting("phases[0].weights.web-en=0.25")]))
+    assert config.phases[0].weights == {"web-en": 0.25}
+
+
 def test_overrides_leave_the_data_alone() -> None:
     raw = with_value("$.plan.windows", 8)
     config_from(raw, {"plan.windows": 2, "sources[0].weight": 5, "batch.micro_batch_size": 3})
@@ -285,6 +334,7 @@ def test_overrides_leave_the_data_alone() -> None:
     [
         ("", "not a path"),
         ("a..b", "not a path"),
+        ("plan.²", r"no such key"),
         ("sources[x].weight", "not a path"),
         ("sources[1].weight", r"no element \[1\]"),
         ("sources[0][0]", r"no element \[0\]|not inside"),
@@ -299,7 +349,7 @@ def test_an_override_that_leads_nowhere_is_refused(key: str, told: str) -> None:
         config_from(MINIMAL, {key: 1})
 
 
-@pytest.mark.parametrize("text", ["seed", "=5", "", "seed=[1"])
+@pytest.mark.parametrize("text", ["seed", "=5", "", "seed=[1", "seed={[1]: 2}", "seed=2024-02-30"])
 def test_a_setting_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
         parse_setting(text)

@@ -85,6 +85,15 @@ def test_lengths_can_come_from_a_file_and_no_line_is_taken_for_a_header(tmp_path
     assert set(lengths[:-1].tolist()) == {7, 9}
 
 
+def test_a_file_of_lengths_is_known_by_every_line_and_not_by_its_place(tmp_path):
+    texts = {"one": [1000] * 107, "other": [1000] * 107, "moved": [1000] * 107}
+    texts["other"][1] = 8138
+    for name, lengths in texts.items():
+        (tmp_path / name).write_text("\n".join(map(str, lengths)))
+    one, other, moved = (source(lengths=str(tmp_path / name)).content_hash for name in texts)
+    assert one == moved != other
+
+
 @pytest.mark.parametrize("text", ["7\nx\n", "", "0\n"])
 def test_a_file_that_holds_no_lengths_is_refused(tmp_path, text):
     (tmp_path / "lengths").write_text(text)
@@ -103,7 +112,11 @@ def test_a_file_that_holds_no_lengths_is_refused(tmp_path, text):
         ({"fragments_at": 32_000}, r"mock\.fragments_at: must be an id below vocab_size \(32000\)"),
         ({"fragments_at": 0, "vocab_size": 1}, r"mock\.fragments_at: must be"),
         ({"fragments_at": 5, "tokens_from": "somewhere"}, r"mock\.fragments_at: borrowed tokens"),
-        ({"fragment_mean": 0}, r"mock\.fragment_mean"),
+        ({"fragment_mean": 0, "fragments_at": 5}, r"mock\.fragment_mean: must be"),
+        ({"fragment_mean": 9}, r"mock\.fragment_mean: decides nothing, .*`fragments_at`; remove it"),
+        ({"lengths": "some", "mean": 9}, r"mock\.mean: decides nothing, .*`lengths`; remove it"),
+        ({"lengths": "some", "max": 9}, r"mock\.max: decides nothing, .*`lengths`; remove it"),
+        ({"tokens_from": "some", "vocab_size": 9}, r"mock\.vocab_size: decides nothing, .*`tokens_from`; remove it"),
     ],
 )
 def test_numbers_that_give_no_lengths_are_refused(config, message):

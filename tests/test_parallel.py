@@ -94,6 +94,10 @@ def test_six_ranks_on_a_machine_for_eight_are_no_problem() -> None:
             lambda: Topology(dp_size=2).check_batch(8, 3),
             r"8 is not divisible .*_size 3 = 6; choose 6 or 12",
         ),
+        (
+            lambda: Topology(dp_size=4).check_batch(6, 1, global_batch_tokens=6 * 128),
+            r"\$\.batch\.global_batch_tokens: 768 makes 6 sequences, which is not divisible .*; choose 512 or 1024, or",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_cure(make: Any, told: str) -> None:

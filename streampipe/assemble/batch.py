@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampipe.assemble.batch_config import BatchConfig
+from streampipe.assemble.countings import LONGEST_COUNTING, countings
 from streampipe.assemble.fim import Marks, horizon, label_gaps, part_ids
 from streampipe.assemble.segments import (
     DOCUMENT,
@@ -27,6 +28,7 @@ from streampipe.shards.buffers import FrameBuffers
 
 IGNORED = -100
 NO_MARKS = Marks()
+_SLICES_AT_ONCE = 128
 
 
 class Paper(NamedTuple):
@@ -98,22 +100,6 @@ def assemble(
             batch[name] = column[first:last]
         batch["loss_tokens"] = loss_tokens
     return batches
-
-
-class _Countings(dict[int, memoryview]):
-    """0, 1, 2 and so on in two bytes each, by how many: sliced once, and strung together for `position_ids`."""
-
-    def __missing__(self, count: int) -> memoryview:
-        if len(self) == _COUNTINGS:
-            self.clear()
-        counting = self[count] = _COUNTING[:count]
-        return counting
-
-
-_SLICES_AT_ONCE = 128
-_COUNTINGS = 16_384
-_COUNTING = np.arange(65_536, dtype=np.uint16).data
-_countings = _Countings()
 
 
 class _Writer:
@@ -248,8 +234,8 @@ class _Writer:
 
     def position_ids(self) -> NDArray[Any]:
         position_ids = self._array(self._dtype)
-        if int(self._room.max()) <= len(_COUNTING):
-            counted = b"".join(map(_countings.__getitem__, self._room.tolist()))
+        if int(self._room.max()) <= LONGEST_COUNTING:
+            counted = b"".join(map(countings.__getitem__, self._room.tolist()))
             position_ids[:] = np.frombuffer(counted, np.uint16)
         else:
             for begin, room in zip(self._begins.tolist(), self._room.tolist(), strict=True):

@@ -14,12 +14,12 @@ class RampStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         size: sequences, or documents, of a step over all ranks.
-        tokens: from the first step on that begins after this many tokens; or
+        tokens: from the first step on that begins after this many tokens, an integer or a text such as 10B; or
         steps: from this step on. Neither: from the beginning.
     """
 
     size: int
-    tokens: int | None = None
+    tokens: int | str | None = None
     steps: int | None = None
 
 

@@ -10,6 +10,7 @@ manifests ──> blend ──> epoch order ──> round ──> windows ──
 * `sequence_order.py`  sequences of all windows to one canonical order
 * `balance.py`         sequences ordered by cost instead of at random, and windows made alike for it
 * `round_plan.py`      the result, as arrays
+* `plan_config.py`     how large rounds are, and how their sequences are ordered
 * `planner.py`         composes the above: `Planner.round(r)`
 * `schedule.py`        rounds cut into steps: `Schedule.next()`
 * `documents.py`       the documents of a step packed by themselves (`batch_by: documents`)

@@ -132,7 +132,8 @@ def cut_documents(
     lost = Lost(nothing, nothing, nothing)
     if not overlong.any() or (packing.policy == "concat" and packing.overlong == "split"):
         return _whole(occurrence, document, lengths, packing), lost
-    _require_fit(lengths, seq_length, packing)
+    if packing.overlong == "error":
+        raise _too_long(lengths, seq_length, f"has {int(lengths.max())} tokens", "split, truncate or drop")
     if packing.overlong == "drop":
         kept = ~overlong
         return _whole(occurrence[kept], document[kept], lengths[kept], packing), _dropped(
@@ -170,7 +171,9 @@ def cut_pairs(
     overlong = room.sum(axis=1) > seq_length
     kept = lengths
     if overlong.any():
-        _require_fit(lengths.sum(axis=1), seq_length, packing)
+        if packing.overlong == "error":
+            needed = room.sum(axis=1)
+            raise _too_long(needed, seq_length, f"takes {int(needed.max())} positions", "truncate or drop")
         if packing.overlong == "drop":
             lost = _dropped(occurrence, lengths.sum(axis=1), overlong, nothing)
             occurrence, document, kept = occurrence[~overlong], document[~overlong], lengths[~overlong]
@@ -199,12 +202,11 @@ def _rows(documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return occurrence, np.arange(len(occurrence)) - (np.cumsum(documents) - documents)[occurrence]
 
 
-def _require_fit(lengths: NDArray[np.int64], seq_length: int, packing: PackingConfig) -> None:
-    if packing.overlong == "error":
-        raise DocumentTooLongError(
-            f"{int((lengths > seq_length).sum())} documents are longer than seq_length {seq_length} (the longest has "
-            f"{int(lengths.max())} tokens); choose packing.overlong: split, truncate or drop, or a longer seq_length"
-        )
+def _too_long(needed: NDArray[np.int64], seq_length: int, longest: str, choices: str) -> DocumentTooLongError:
+    return DocumentTooLongError(
+        f"{int((needed > seq_length).sum())} documents are longer than seq_length {seq_length} (the longest "
+        f"{longest}); choose packing.overlong: {choices}, or a longer seq_length"
+    )
 
 
 def _dropped(

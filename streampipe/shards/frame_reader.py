@@ -34,7 +34,8 @@ class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How frames are read ahead.
 
     Attributes:
-        prefetch_bytes: decoded bytes read ahead of the batch being assembled; an integer, or a text such as 256MiB.
+        prefetch_bytes: decoded bytes read ahead of the batch being assembled, in each worker process if there are any;
+            an integer, or a text such as 256MiB.
         threads: reads and decodes at a time; 0 reads and decodes where frames are needed, in the thread that assembles.
             Null for 4; but where the source is local the thread that assembles reads, ahead of need, and one more
             decodes.

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -105,6 +106,10 @@ class Source:
     def longest_document(self) -> int:
         """Return the tokens of the longest document, all its members together."""
         return max((entry.longest for entry in self.shards), default=0)
+
+    def mean_document(self) -> Fraction:
+        """Return the mean length of a document in tokens, all its members together."""
+        return Fraction(int(self.shard_tokens.sum()), int(self.shard_documents.sum()))
 
     @cached_property
     def shard_tokens(self) -> NDArray[np.int64]:

@@ -36,8 +36,9 @@ class BenchResult:
         peak_rss_bytes: of this process; rss_growth_bytes: over what it had before the loader was built.
         decode_share: tokens_per_second over bare single-threaded zstd decoding of the same frames into memory that is
             kept; null without compressed frames. decode_share_discarding: where decoded frames are thrown away.
-        steps, batches, tokens: how much was delivered to this rank. planned_documents_per_second: of the round planner
-            alone. fim: realised rates and counts of fill-in-the-middle; null without any.
+        planning_microseconds_per_document: of the round planner alone, indexes in memory.
+        steps, batches, tokens: how much was delivered to this rank; whole steps.
+        fim: realised rates and counts of fill-in-the-middle; null without any.
     """
 
     tokens_per_second: float
@@ -113,7 +114,7 @@ def bench(
         decode_share_discarding=rate / discarding if discarding else None,
         bare_decode_tokens_per_second=limit,
         planning_microseconds_per_document=planning,
-        steps=steps,
+        steps=measured.steps,
         batches=measured.batches + 1,
         tokens=measured.tokens + _tokens_of(first),
         fim=fim,
@@ -141,6 +142,7 @@ def cursor_at(stream: Stream, at: float) -> Cursor:
 class _Measured:
     tokens: int = 0
     positions: int = 0
+    steps: int = 0
     batches: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -148,10 +150,9 @@ class _Measured:
 
 
 def _deliver(loader: StreamLoader, steps: int, first: dict[str, Any]) -> _Measured:
-    measured = _Measured()
-    wanted = steps * first["num_micro_batches"] - 1
+    measured = _Measured(steps=_ends_step(first))
     began, cpu = time.perf_counter(), time.process_time()
-    for _ in range(wanted):
+    while measured.steps < steps:
         asked = time.perf_counter()
         batch = next(loader, None)
         if batch is None:
@@ -159,9 +160,14 @@ def _deliver(loader: StreamLoader, steps: int, first: dict[str, Any]) -> _Measur
         measured.waits.append(time.perf_counter() - asked)
         measured.tokens += _tokens_of(batch)
         measured.positions += batch["tokens"].numel()
+        measured.steps += _ends_step(batch)
         measured.batches += 1
     measured.seconds, measured.cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
     return measured
+
+
+def _ends_step(batch: dict[str, Any]) -> int:
+    return int(batch["micro_batch"] + 1 == batch["num_micro_batches"])
 
 
 def _tokens_of(batch: dict[str, Any]) -> int:

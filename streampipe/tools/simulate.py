@@ -104,10 +104,10 @@ def simulate(
     Raises:
         ConfigError: when config and ranks do not fit together.
     """
-    topology = Topology(dp_size=dp_size)
+    topology, batch = Topology(dp_size=dp_size), config.batch
     stream = open_stream(config)
     for size in stream.step_size.sizes([phase.seq_length for _, phase in config.in_phases()]):
-        topology.check_batch(size, config.batch.micro_batch_size, config.batch.batch_by)
+        topology.check_batch(size, batch.micro_batch_size, batch.batch_by, batch.global_batch_tokens)
     start = stream.start()
     one_pass = sum(int(source.shard_tokens.sum()) for source in stream.sources)
     if steps is None and tokens is None and stream.planner.rounds is None:

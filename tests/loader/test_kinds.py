@@ -1,5 +1,8 @@
 """Conversations and preference pairs stream like text: masks from spans, pairs whole."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from streams import SEQ_LENGTH, drawn_lengths, spelled, write_documents, write_source
@@ -146,6 +149,31 @@ def test_pairs_that_are_too_long_are_an_error_at_the_start(tmp_path):
     assert list(batches_of(stream(tmp_path, packing={"overlong": "truncate"})))
 
 
+def one_pair(*lengths):
+    return Pair("one", *(Trained(spelled(3, 0, n), spans_in(n, 0)) for n in lengths))
+
+
+def test_pairs_that_rounding_makes_too_long_are_an_error_at_the_start_that_names_the_source(tmp_path):
+    write_documents(tmp_path, [one_pair(40, 40), one_pair(57, 71)], shards=2)
+    packing = {"document_multiple": 16}
+    told = (
+        r"\$\.sources\[0\]: 'chat' .*: 1 of 2 documents, in train-00001\.tar\.zst, are longer than seq_length 128 "
+        r"\(either member takes a multiple of packing\.document_multiple 16\).*choose drop or truncate, or .* smaller"
+    )
+    with pytest.raises(DocumentTooLongError, match=told):
+        build_loader(stream(tmp_path, packing=packing), Topology())
+    accepted = [{"name": "chat", "path": str(tmp_path), "epochs": 1, "accept_loss": True}]
+    for overlong, tokens in (("drop", 80), ("truncate", 80 + 57 + 64)):
+        batches = batches_of(stream(tmp_path, packing={**packing, "overlong": overlong}, sources=accepted))
+        assert sum(int(batch["cu_seqlens"].diff()[batch["document_ids"] >= 0].sum()) for batch in batches) == tokens
+
+
+def test_pairs_that_fit_to_the_last_position_stream(tmp_path):
+    write_documents(tmp_path, [one_pair(57, 64), one_pair(64, 64)])
+    batches = list(batches_of(stream(tmp_path, packing={"document_multiple": 16})))
+    assert sum(int((batch["document_ids"] >= 0).sum()) for batch in batches) == 4
+
+
 @pytest.mark.parametrize(
     ("packing", "message"),
     [
@@ -177,3 +205,18 @@ def test_padded_rows_of_conversations_carry_their_masks(tmp_path):
         label = batch["labels"].numpy()
         seen |= {(value >> 12 & 0xFFFF, value & 0xFFF) for value in label[label >= 0].tolist()}
     assert seen == trained_tokens_of(documents)
+
+
+def test_the_readme_names_every_key_of_a_batch(tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text().partition("## What a training loop does")[2]
+    named = set(re.findall(r"`(\w+)`", readme.partition("\n## ")[0]))
+    write_documents(tmp_path / "pairs", pairs())
+    write_documents(tmp_path / "chat", conversations(longest=100))
+    fields = ["tokens", "labels", "position_ids", "loss_mask", "padding_mask"]
+    of_pairs = next(batches_of(stream(tmp_path / "pairs", {"fields": fields})))
+    of_rows = next(batches_of(stream(tmp_path / "chat", {"layout": "sbhd"}, packing={"policy": "none"})))
+    assert of_pairs.keys() | of_rows.keys() <= named
+    assert {"pair_ids", "padding_mask", "sequence_ids"} <= of_pairs.keys()
+    assert of_pairs["padding_mask"].shape == of_pairs["tokens"].shape
+    assert of_pairs["pair_ids"].shape == of_pairs["source_ids"].shape
+    assert of_pairs["sequence_ids"].shape == (2,)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import CODE, WEB, drawn_lengths, stream_of, write_source
 
-from streampipe import ConfigError, CursorMismatchError, Topology, build_loader
+from streampipe import ConfigError, CursorMismatchError, Topology, build_loader, config_from
 from streampipe.cursor import read_cursor
 from streampipe.plan.schedule import Schedule
 from streampipe.stream import open_stream
@@ -210,8 +210,9 @@ def test_a_source_that_has_grown_takes_its_new_shards_in_with_its_next_epoch(tmp
         assert hashes(digests(config, 3, cursor=going_on[place]["cursor"])) == hashes(going_on)[place + 1 : place + 4]
 
 
-def test_a_ramp_cuts_the_same_order_into_other_steps(corpora):
-    ramp = [{"size": 4}, {"size": 8, "tokens": 3000}, {"size": 16, "steps": 9}]
+@pytest.mark.parametrize("tokens", [3000, "3K"])
+def test_a_ramp_cuts_the_same_order_into_other_steps(corpora, tokens):
+    ramp = [{"size": 4}, {"size": 8, "tokens": tokens}, {"size": 16, "steps": 9}]
     sizes, ids = [], []
     with build_loader(stream_of(corpora, {"batch.global_batch_size": ramp}), Topology()) as loader:
         for batch in loader:
@@ -251,6 +252,10 @@ def test_steps_by_tokens_keep_their_positions_when_sequences_grow(corpora):
         ({"phases": [{"start": 5, "seq_length": 0}]}, r"\$\.phases\[0\]: \$\.seq_length: must be at least 1"),
         ({"batch.global_batch_size": []}, r"\$\.batch\.global_batch_size: a schedule needs at least one stage"),
         ({"batch.global_batch_size": [{"size": 4, "steps": 3}]}, "the first stage begins at 0"),
+        (
+            {"batch.global_batch_size": [{"size": 4}, {"size": 8, "tokens": "2X"}]},
+            r"\$\.batch\.global_batch_size\[1\]\.tokens: must be a number of tokens such as",
+        ),
         ({"batch.global_batch_size": [{"size": 4}, {"size": 8, "steps": 1, "tokens": 2}]}, "`tokens` or `steps`"),
         ({"batch.global_batch_tokens": 100}, r"\$\.batch\.global_batch_tokens: must be a multiple of every seq_length"),
     ],
@@ -272,6 +277,16 @@ def test_weights_by_documents_are_shares_of_documents(corpora):
     mean = [source.shard_tokens.sum() / source.shard_documents.sum() for source in stream.sources]
     share = [float(weight) / tokens for weight, tokens in zip(weights, mean, strict=True)]
     assert share[0] / sum(share) == pytest.approx(0.4)
+
+
+def test_weights_by_documents_are_shares_of_documents_of_mocks_too():
+    """Clipped at `max`, so that the mean is not the one that was asked for."""
+    mocks = {"long": {"mean": 5000, "max": 8000}, "short": {"mean": 100}}
+    sources = [{"name": name, "mock": mock, "weight": 1} for name, mock in mocks.items()]
+    raw = {"seq_length": 1024, "sources": sources, "weight_by": "documents"}
+    planned = open_stream(config_from(raw)).planner.round(0)
+    counts = np.bincount(planned.frames.source[planned.pieces.occurrence[planned.pieces.begun()]])
+    assert counts[0] == pytest.approx(counts[1], rel=0.1)
 
 
 def test_a_run_can_stop_with_a_source_or_let_it_repeat(corpora):

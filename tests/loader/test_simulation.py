@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from streams import stream_of
@@ -9,6 +10,7 @@ from streams import stream_of
 from streampipe import ConfigError, CursorMismatchError, Topology, build_loader, skip_steps
 from streampipe.cli import main
 from streampipe.cursor import read_cursor
+from streampipe.forecast import check_memory, forecast
 from streampipe.stream import open_stream
 from streampipe.tools.digest import digest_steps
 from streampipe.tools.simulate import simulate
@@ -161,6 +163,22 @@ def test_capacity_can_be_planned_for_many_ranks_without_data(capsys):
     planned = json.loads(capsys.readouterr().out)
     assert planned["sequences"] == 2048
     assert planned["imbalance"]["max"] >= planned["imbalance"]["mean"] >= 1
+
+
+def test_memory_counts_what_each_worker_process_holds_and_names_the_cures(corpora):
+    alone, shared = (
+        forecast(stream := open_stream(stream_of(corpora, {"loader.num_workers": workers})), Topology(), stream.start())
+        for workers in (0, 8)
+    )
+    assert shared.resident_bytes == 8 * alone.resident_bytes
+    with pytest.raises(ConfigError, match=r"\$\.plan: a round would hold .*plan\.windows.*lower loader\.num_workers"):
+        check_memory(replace(shared, resident_bytes=2**60))
+
+
+def test_tokens_of_a_step_that_do_not_fit_the_ranks_are_told_by_their_own_key(corpora):
+    config = stream_of(corpora, {"batch": {"global_batch_tokens": 6 * 128}})
+    with pytest.raises(ConfigError, match=r"\$\.batch\.global_batch_tokens: 768 makes 6 sequences"):
+        simulate(config, dp_size=4)
 
 
 def test_a_source_that_loses_most_of_its_weight_is_refused_until_accepted(corpora, caplog):

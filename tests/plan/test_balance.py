@@ -10,7 +10,7 @@ from plan.corpora import corpora, lognormal_corpus, pieces_of, planner
 
 from streampipe import ConfigError, config_from
 from streampipe.plan.balance import Rows, balanced_order, doubts, imbalance_of
-from streampipe.plan.planner import PlanConfig
+from streampipe.plan.plan_config import PlanConfig
 from streampipe.plan.schedule import Place, Schedule, rows_of_rank
 
 EVEN = st.sampled_from([1, 2, 4, 16, 65_536])

@@ -99,6 +99,12 @@ def test_pairs_that_are_too_long_are_an_error_until_the_user_chooses():
         cut_pairs(np.array([[10, 7]]), np.array([1]), 16, PackingConfig(overlong="error"))
 
 
+def test_pairs_that_rounding_makes_too_long_are_told_by_the_room_they_take_and_what_pairs_may_do():
+    told = r"1 documents are longer than seq_length 128 \(the longest takes 144 positions\); .*: truncate or drop, or"
+    with pytest.raises(DocumentTooLongError, match=told):
+        cut_pairs(np.array([[57, 71]]), np.array([1]), 128, PackingConfig(overlong="error", document_multiple=16))
+
+
 def test_no_field_of_a_piece_is_forgotten_when_rows_are_taken():
     fragments = Fragments(np.array([0, 2, 2, 3]), *(np.arange(3) + 10 * n for n in range(3)))
     taken = vars(Pieces(*(np.arange(3) + 10 * n for n in range(9)), fragments).take(np.array([2, 0])))
