@@ -195,11 +195,12 @@ def _check_whole(cursor: Cursor) -> None:
         raise ValueError(f"{offsets} offsets for {len(cursor.sources)} sources - at `$.segment[1]`")
 
 
-def refuse_difference(differing: dict[str, tuple[Any, Any]]) -> None:
+def refuse_difference(differing: dict[str, tuple[Any, Any]], hint: str = "") -> None:
     """Refuse a cursor that belongs to another stream.
 
     Args:
         differing: what the cursor has and what the stream has, by field; may be empty.
+        hint: why, where that is known.
 
     Raises:
         CursorMismatchError: naming every field that differs, with both values.
@@ -209,9 +210,8 @@ def refuse_difference(differing: dict[str, tuple[Any, Any]]) -> None:
     listed = "; ".join(
         f"{field}: the cursor has {saved!r}, this stream {now!r}" for field, (saved, now) in differing.items()
     )
-    hint = ""
     if any(field.endswith(".content") for field in differing):
-        hint = " (`content` differs when a shard of the source was changed or removed since)"
+        hint += " (`content` differs when a shard of the source was changed or removed since)"
     raise CursorMismatchError(
         f"this cursor belongs to another stream: {listed}{hint}; resume with the config and the data that the run was "
         f"started with (what changes in mid-run goes into `phases`), or start a new run without the cursor",

@@ -39,7 +39,7 @@ class StreamDataset(IterableDataset[dict[str, Any]]):
         self.topology = topology or Topology()
         batch = config.batch
         for size in step_size(batch).sizes([phase.seq_length for _, phase in config.in_phases()]):
-            self.topology.check_batch(size, batch.micro_batch_size, batch.batch_by)
+            self.topology.check_batch(size, batch.micro_batch_size, batch.batch_by, batch.global_batch_tokens)
         self._stream: Stream | None = None
         self._cursor: Cursor | None = None
 

@@ -14,7 +14,7 @@ from streampipe.config import SourceConfig, StreamConfig
 from streampipe.cursor import Cursor, SourcePast, StreamPast, refuse_difference
 from streampipe.fim_opening import OpenedFim
 from streampipe.opening import GivenOrder, OpenedSource, resolve_packing, weights_of
-from streampipe.plan.blend import Blend
+from streampipe.plan.blend import Blend, weight_fraction
 
 _HASH = 10  # hexadecimal digits of what a cursor keeps of a source
 
@@ -151,7 +151,28 @@ def check_past(
         ended, ends_now = ends.get(name, "-"), _end(config.sources[numbers[at]])
         if ended != ends_now:
             differing[f"sources.{name}.on_exhausted"] = (_ENDS[ended], _ENDS[ends_now])
-    refuse_difference(differing)
+    changed = any(field.endswith(".weight") for field in differing)
+    refuse_difference(differing, _weights_before(cursor, config, sources, numbers) if changed else "")
+
+
+def _weights_before(cursor: Cursor, config: StreamConfig, sources: list[OpenedSource], numbers: list[int]) -> str:
+    """Say how to keep weights that followed sizes where a source has grown since; "" where it is not that."""
+    before = {name: past.shards for name, past in cursor.sources.items()}
+    grown = [s.name for s in sources if before.get(s.name, len(s.shard_tokens)) < len(s.shard_tokens)]
+    given = [config.sources[number].weight for number in numbers]
+    if not grown or (None not in given and config.weight_by == "tokens"):
+        return ""
+    weights = []
+    for source, weight, number in zip(sources, given, numbers, strict=True):
+        shards = before.get(source.name)
+        size = Fraction(int(source.shard_tokens[:shards].sum()))
+        if weight is not None:
+            size *= weight_fraction(weight, f"$.sources[{number}].weight") / int(source.shard_documents[:shards].sum())
+        weights.append(f"{source.name}: {str(size)!r}")
+    return (
+        f" (weights follow the sizes of sources here, and {', '.join(grown)} has grown since; to go on with the "
+        f"weights that the run has, set weight_by: tokens and as `weight` of each source {', '.join(weights)})"
+    )
 
 
 def check_future(cursor: Cursor, blend: Blend) -> None:

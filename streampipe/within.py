@@ -32,7 +32,7 @@ def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int
             f"{listed}; resume with the same sizes, or from a state that was taken at the end of a step",
             differing,
         )
-    due = topology.check_batch(size, batch.micro_batch_size, batch.batch_by)
+    due = topology.check_batch(size, batch.micro_batch_size, batch.batch_by, batch.global_batch_tokens)
     if due is not None:  # else the step tells, once it is planned
         _require_in_step(within.micro_batches, due, cursor.step)
     return within.micro_batches

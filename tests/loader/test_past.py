@@ -1,6 +1,7 @@
 """What has been delivered stays what it was: whatever the process, the files or the config become later."""
 
 import pickle
+import re
 import signal
 from collections.abc import Iterator
 from itertools import islice
@@ -52,6 +53,24 @@ def test_a_copy_in_another_process_goes_on_from_the_cursor_as_the_original_does(
     assert_same_future(list(islice(iter(pickle.loads(pickle.dumps(dataset))), 6)), expected, "a copy")
     spawned = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
     assert_same_future(list(islice(iter(spawned), 6)), expected, "a spawned worker")
+
+
+@pytest.mark.parametrize(("weight_by", "weight"), [("tokens", None), ("documents", 1), ("documents", "1/3")])
+def test_weights_that_follow_sizes_are_told_when_a_source_has_grown(
+    tmp_path: Path, weight_by: str, weight: Any
+) -> None:
+    write_source(tmp_path / "web", 0, WEB)
+    write_source(tmp_path / "code", 1, CODE, sizes=[20, 20, 20])
+    sources = [{"name": name, "path": f"{tmp_path}/{name}", "weight": weight} for name in ("web", "code")]
+    config = stream_of(tmp_path, {"sources": sources, "weight_by": weight_by})
+    whole = take(config, 20)
+    write_source(tmp_path / "code", 1, [*CODE, *drawn_lengths(25, 70, "more code")], sizes=[20, 20, 20, 25])
+    with pytest.raises(CursorMismatchError, match="code has grown since; to go on with the weights") as caught:
+        take(config, 1, None, whole[3]["cursor"])
+    weights = dict(re.findall(r"(\w+): '([^']+)'", str(caught.value)))
+    given = [source | {"weight": weights[source["name"]]} for source in sources]
+    after = take(stream_of(tmp_path, {"sources": given}), 4, None, whole[3]["cursor"])
+    assert sequences_of(after, SEQ_LENGTH) == sequences_of(whole[4:8], SEQ_LENGTH)
 
 
 def test_a_step_that_was_begun_ends_as_it_was_though_a_source_has_grown(tmp_path: Path) -> None:
@@ -159,7 +178,8 @@ def test_a_cursor_is_accepted_only_where_the_config_would_have_given_the_same_pa
     saved = chosen(corpora, choices)
     config = chosen(corpora, choices | {key: data.draw(st.sampled_from(CHOICES[key])) for key in keys})
     assume(saved is not None and config is not None)
-    before = take(saved, data.draw(st.integers(1, 70)), RANK)
+    *before, _ = take(saved, data.draw(st.integers(2, 71)), RANK)  # not to the end of a run, which would start anew
+    assume(before)
     try:
         after = take(config, 20, RANK, before[-1]["cursor"])
     except CursorMismatchError:
@@ -168,7 +188,9 @@ def test_a_cursor_is_accepted_only_where_the_config_would_have_given_the_same_pa
     event("accepted")
     delivered = sequences_of([*before, *after], config.seq_length)
     own = sequences_of(take(config, 400, RANK), config.seq_length)
-    assert {number: own.get(number) for number in delivered} == delivered
+    if {number: own.get(number) for number in delivered} != delivered:  # as when the start of a phase was moved since
+        expected = sequences_of(take(saved, 400, RANK), config.seq_length)
+        assert {number: expected.get(number) for number in delivered} == delivered
 
 
 def test_an_order_file_may_change_or_vanish_while_a_run_goes_on(corpora: Path, tmp_path: Path) -> None:
