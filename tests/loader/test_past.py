@@ -161,6 +161,7 @@ def chosen(corpora: Path, choices: dict[str, Any]) -> StreamConfig | None:
     """The stream of some choices; None if they do not go together."""
     raw = raw_stream(corpora, {key: value for key, value in choices.items() if key not in OF_CODE})
     raw["sources"][1] |= {key.removeprefix("source "): choices[key] for key in OF_CODE}
+    raw["sources"] = [source | {"accept_loss": True} for source in raw["sources"]]
     try:
         with build_loader(config := config_from(raw), RANK):
             return config
