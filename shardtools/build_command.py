@@ -92,7 +92,11 @@ def _add_content(command: argparse.ArgumentParser) -> None:
 
 def _add_shards(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--frame-tokens", type=positive, metavar="N", help="tokens a frame (65536, or those of a shard if fewer)"
+        "--frame-tokens",
+        type=positive,
+        default=65_536,
+        metavar="N",
+        help="tokens a frame, those of a shard at most (65536)",
     )
     command.add_argument(
         "--shard-tokens", type=positive, default=1 << 26, metavar="N", help="tokens a shard (67108864)"
@@ -158,7 +162,6 @@ def _build(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> Any:
     from shardtools.options import BuildOptions, BuildRequest  # noqa: PLC0415
-    from streampipe.shards import FRAME_TOKENS  # noqa: PLC0415
 
     options = BuildOptions(
         name=arguments.name,
@@ -169,7 +172,7 @@ def _request(arguments: argparse.Namespace) -> Any:
         add_special_tokens=tuple(arguments.add_special_tokens.split(",")) if arguments.add_special_tokens else (),
         fragments_at=arguments.fragments_at,
         include=tuple(arguments.include),
-        frame_tokens=arguments.frame_tokens or min(FRAME_TOKENS, arguments.shard_tokens),
+        frame_tokens=min(arguments.frame_tokens, arguments.shard_tokens),
         shard_tokens=arguments.shard_tokens,
         seed=arguments.seed,
         shuffle=arguments.shuffle,
@@ -185,7 +188,7 @@ def _request(arguments: argparse.Namespace) -> Any:
         on_bad_row=arguments.on_bad_row,
         max_bad_rows=arguments.max_bad_rows,
     )
-    _refuse_ignored(arguments, in_stages=options.in_stages)
+    _refuse_ignored(arguments)
     return BuildRequest(
         inputs=tuple(arguments.inputs),
         tokenizer=arguments.tokenizer,
@@ -201,8 +204,10 @@ def _request(arguments: argparse.Namespace) -> Any:
     )
 
 
-def _refuse_ignored(arguments: argparse.Namespace, *, in_stages: bool) -> None:
-    """Refuse options that were given and would change nothing; a seed or a level, which scripts always give, may be.
+def _refuse_ignored(arguments: argparse.Namespace) -> None:
+    """Refuse options that were given and would change nothing.
+
+    A seed, a level, sizes and scratch, which scripts always give, may be given.
 
     Raises:
         ConfigError: naming the first.
@@ -217,11 +222,6 @@ def _refuse_ignored(arguments: argparse.Namespace, *, in_stages: bool) -> None:
         (
             arguments.ray_address and arguments.engine != "ray",
             f"--ray-address has no meaning with --engine {arguments.engine}; use --engine ray",
-        ),
-        (
-            arguments.scratch and not in_stages,
-            f"--scratch has no meaning with --shuffle {arguments.shuffle} and neither --validation nor --dedup, as no "
-            f"document waits; use --shuffle global",
         ),
     )
     for is_ignored, why in ignored:

@@ -118,13 +118,20 @@ class _Lease(Hold):
             raise _busy(self._store)
 
     def beat(self) -> None:
-        """Rewrite the object until the build ends; an outage of the server is waited for."""
+        """Rewrite the object until the build ends; an outage of the server is waited for.
+
+        The object of another is looked at twice: it may be the last, late beat of a build that has ended, which goes
+        again at once.
+        """
+        taken = False
         while not self._ended.wait(BEAT_SECONDS):
             with contextlib.suppress(StreampipeError):
-                found = self._read()
-                if found is not None and found.get("token") != self._token:
+                was_taken, taken = taken, self._taken()
+                if taken and was_taken:
                     self._lost = True
                     return
+                if taken:
+                    continue
                 if self._ended.is_set():
                     return
                 self._beats += 1
@@ -134,8 +141,10 @@ class _Lease(Hold):
 
     def check(self) -> None:
         """See `Hold`."""
-        if self._lost or ((found := self._read()) is not None and found.get("token") != self._token):
-            self._lost = True
+        if not self._lost and self._taken():
+            time.sleep(BEAT_SECONDS)
+            self._lost = self._taken()
+        if self._lost:
             raise StreampipeError(
                 f"{self._store.url}: another build took this folder over while the store could not be reached; "
                 f"wait for it to end, then run again"
@@ -151,6 +160,10 @@ class _Lease(Hold):
         beating.join(PARTING_SECONDS / 2)
         with contextlib.suppress(StreampipeError):
             self._remove()
+
+    def _taken(self) -> bool:
+        found = self._read()
+        return found is not None and found.get("token") != self._token
 
     def _remove(self) -> None:
         found = self._read()

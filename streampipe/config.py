@@ -14,7 +14,6 @@ from streampipe.plan.pieces import PackingConfig
 from streampipe.plan.plan_config import PlanConfig
 from streampipe.shards.frame_reader import StorageConfig
 from streampipe.step_size import step_size
-from streampipe.storage.store import is_local_url
 from streampipe.token_count import parse_tokens
 
 
@@ -59,7 +58,7 @@ class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fim: fill-in-the-middle, for texts.
         order: a file that lists the shards, one a line, in the order of every epoch, instead of a permutation.
         accept_loss: stream it although `overlong` takes more than half of its tokens.
-        storage: options for fsspec, such as `endpoint_url`.
+        storage: options for fsspec, such as `endpoint_url`; a path on this machine takes none.
     """
 
     name: str
@@ -271,17 +270,12 @@ def _check_source(source: SourceConfig, where: str) -> None:
         for key, plain in (("split", "train"), ("storage", {})):
             if getattr(source, key) != plain:
                 raise ConfigError(f"{where}.{key}: has a meaning with `path` only, a mock has none; remove it")
-    if source.storage and is_local_url(source.path or ""):
-        raise ConfigError(
-            f"{where}.storage: options are for a URL such as s3://, but {source.path} is a folder of this machine, "
-            "which takes none; remove it"
-        )
     if source.fim is not None:
         source.fim.check(f"{where}.fim")
     if source.epochs is not None and source.epochs < 1:
         raise ConfigError(f"{where}.epochs: must be at least 1, or null for no limit, but got {source.epochs}")
-    if source.epochs is None and source.on_exhausted != "renormalise":
+    if source.epochs is None and source.on_exhausted == "stop":
         raise ConfigError(
-            f"{where}.on_exhausted: {source.on_exhausted} says what follows after `epochs` passes, but no `epochs` are "
+            f"{where}.on_exhausted: stop says what follows after `epochs` passes, but no `epochs` are "
             "given, so the source never runs out; set epochs, or remove it"
         )

@@ -104,6 +104,7 @@ class Within(msgspec.Struct, frozen=True, array_like=True):
         micro_batches: how many of the step every rank has been given.
         dp_size, micro_batch_size, global_batch_size: what the step was cut by; it can only be finished with the same.
         beyond: hash of what the step takes of rounds after the cursor's; "" where it takes nothing of them.
+        rounds: how many of these.
     """
 
     micro_batches: Size
@@ -111,6 +112,7 @@ class Within(msgspec.Struct, frozen=True, array_like=True):
     micro_batch_size: Size
     global_batch_size: Size
     beyond: str = ""
+    rounds: Count = 0
 
 
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,8 +146,9 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def next_round(self) -> int:
         """The first round that nothing has been delivered of, nor will be by the step that the cursor stands in."""
-        begun = bool(self.offset) or self.within is not None
-        return self.round + begun + (self.within is not None and bool(self.within.beyond))
+        if self.within is None:
+            return self.round + bool(self.offset)
+        return self.round + self.within.rounds + 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, for a checkpoint."""

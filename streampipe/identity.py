@@ -169,9 +169,10 @@ def _weights_before(cursor: Cursor, config: StreamConfig, sources: list[OpenedSo
         if weight is not None:
             size *= weight_fraction(weight, f"$.sources[{number}].weight") / int(source.shard_documents[:shards].sum())
         weights.append(f"{source.name}: {str(size)!r}")
+    keys = f"`phases[{cursor.phase - 1}].weights`" if cursor.phase else "`weight` of each source"
     return (
         f" (weights follow the sizes of sources here, and {', '.join(grown)} has grown since; to go on with the "
-        f"weights that the run has, set weight_by: tokens and as `weight` of each source {', '.join(weights)})"
+        f"weights that the run has, set weight_by: tokens and as {keys} {', '.join(weights)})"
     )
 
 

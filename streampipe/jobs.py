@@ -16,7 +16,7 @@ from streampipe.planned_rounds import PlannedRounds
 from streampipe.rank_steps import RankSteps, rank_steps
 from streampipe.shards.frame_reader import FrameReader, Read
 from streampipe.stream import Stream
-from streampipe.within import delivered_of_step, require_same_step
+from streampipe.within import delivered_of_step, require_in_step
 
 # Small steps are cut out of their round together, this many times what is assembled at once.
 _CUT_AT_ONCE = 4
@@ -60,7 +60,6 @@ class Jobs(Iterator[Job]):
         self._stream = stream
         self._topology = topology
         self._stride = stride
-        self._cursor = cursor
         self._skipped = delivered_of_step(cursor, stream, topology)
         self._rounds = PlannedRounds(stream)
         self._reader = reader
@@ -102,9 +101,8 @@ class Jobs(Iterator[Job]):
             for past in [number for number in self._addressed if number < rounds[-1].plan.round]:
                 del self._addressed[past]
             share, at_once = rank_steps(self._stream, self._topology, steps, rounds), self._at_once(steps[0].seq_length)
+            require_in_step(self._skipped, share.micro_batches_of_step, steps[0].before.step)
             first = self._skipped
-            if first:
-                require_same_step(self._cursor, steps[0], share.micro_batches_of_step)
             while first < share.micro_batches:
                 # Few at first, so that the first batch waits for its own frames alone.
                 stop = min(first + at_once, first + max(1, made), share.micro_batches)

@@ -77,7 +77,10 @@ class StreamLoader(Iterator[dict[str, Any]]):
             raise self._error
         before = self._state
         try:
-            return self._deliver()
+            if self._batches is None:
+                self._batches = self._start()
+                before = self._state
+            return self._deliver(self._batches)
         except StopIteration:
             self.close()
             self._ended = True
@@ -90,12 +93,9 @@ class StreamLoader(Iterator[dict[str, Any]]):
             self._error = error if isinstance(error, Exception) else None
             raise
 
-    def _deliver(self) -> dict[str, Any]:
+    def _deliver(self, batches: TensorBatches | WorkerBatches) -> dict[str, Any]:
         began = time.perf_counter()
-        if self._batches is None:
-            self._batches = self._start()
-            began = time.perf_counter()
-        batch = next(self._batches)
+        batch = next(batches)
         tokens = _tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
         positions = int(batch["tokens"].numel())
         self._meter.count(time.perf_counter() - began, positions, tokens, batch.get("fim_counts"))
@@ -169,7 +169,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
         cursor = self._cursor()
         if self.stream.ended(cursor):
             cursor = self.stream.start()
-            self._state = cursor.to_dict()
+        self._state = cursor.to_dict()  # from here on the dataset's is used up
         self.dataset.load_state_dict(cursor.to_dict())
         if not self._announced:
             self._announce(cursor)

@@ -51,9 +51,9 @@ class RankSteps:
         return [self.stream.state(step.before) for step in self.steps]
 
     @cached_property
-    def beyond(self) -> str:
-        """What the step takes of further rounds, as `StepPlan.beyond` tells it; several steps take nothing of them."""
-        return self.steps[0].beyond() if len(self.steps) == 1 else ""
+    def beyond(self) -> tuple[str, int]:
+        """What the step takes of further rounds, and how many, as `StepPlan` tells; several steps take nothing."""
+        return (self.steps[0].beyond(), self.steps[0].rounds) if len(self.steps) == 1 else ("", 0)
 
     @cached_property
     def micro_batches(self) -> int:
@@ -214,5 +214,5 @@ def _place(batch: dict[str, Any], topology: Topology, share: RankSteps, step: in
         batch["cursor"] = share.stream.state(plan.after)
     else:
         cut_by = (topology.dp_size, share.micro_batch_size, plan.global_batch_size)
-        within = [number + 1, *cut_by, share.beyond]
+        within = [number + 1, *cut_by, *share.beyond]
         batch["cursor"] = {**share.before[step], "within": within}

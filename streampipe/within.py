@@ -3,7 +3,7 @@
 from streampipe.cursor import Cursor
 from streampipe.errors import CursorMismatchError
 from streampipe.parallel import Topology
-from streampipe.plan.schedule import StepPlan
+from streampipe.plan.schedule import Schedule
 from streampipe.stream import Stream
 
 
@@ -11,7 +11,8 @@ def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int
     """Return how many micro batches of the cursor's step have been delivered.
 
     Raises:
-        CursorMismatchError: for a cursor inside a step that was cut otherwise, or behind the end of its step.
+        CursorMismatchError: for a cursor inside a step that was cut otherwise or has become another, or behind the end
+            of its step.
     """
     within = cursor.within
     if within is None:
@@ -34,34 +35,20 @@ def delivered_of_step(cursor: Cursor, stream: Stream, topology: Topology) -> int
         )
     due = topology.check_batch(size, batch.micro_batch_size, batch.batch_by, batch.global_batch_tokens)
     if due is not None:  # else the step tells, once it is planned
-        _require_in_step(within.micro_batches, due, cursor.step)
+        require_in_step(within.micro_batches, due, cursor.step)
+    if within.beyond:
+        step = Schedule(stream.planner, stream.place(cursor)).next(size)
+        if step is None or step.beyond() != within.beyond:
+            raise CursorMismatchError(
+                f"the cursor stands inside step {cursor.step}, which goes on in the round after, and what that round "
+                "gives has changed since: a phase or a source is another there; resume with the config and data of "
+                "before, or from a state that was taken at the end of a step",
+                ("within",),
+            )
     return within.micro_batches
 
 
-def require_same_step(cursor: Cursor, step: StepPlan, due: int) -> None:
-    """Refuse a cursor that stands behind the end of its step, or in one that has become another.
-
-    Args:
-        cursor: where to go on.
-        step: that it stands in, or before.
-        due: micro batches of the step.
-
-    Raises:
-        CursorMismatchError: saying what differs.
-    """
-    if cursor.within is None:
-        return
-    _require_in_step(cursor.within.micro_batches, due, cursor.step)
-    if cursor.within.beyond != step.beyond():
-        raise CursorMismatchError(
-            f"the cursor stands inside step {cursor.step}, which goes on in the round after, and what that round gives "
-            "has changed since: a phase or a source is another there; resume with the config and data of before, or "
-            "from a state that was taken at the end of a step",
-            ("within",),
-        )
-
-
-def _require_in_step(delivered: int, due: int, step: int) -> None:
+def require_in_step(delivered: int, due: int, step: int) -> None:
     """Refuse a cursor that stands behind the end of its step.
 
     Raises:

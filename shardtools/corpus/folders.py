@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from shardtools.corpus.files import InputFile
 from streampipe.errors import StorageError
 
+_NOWHERE = 0
 MAGIC = re.compile(r"[*?\[]")
 
 
@@ -48,7 +49,7 @@ class Entry:
     Attributes:
         name: its path below the input.
         path: where it is.
-        mode: its type, behind all links.
+        mode: its type, behind all links; 0 for a link that leads nowhere.
         bytes: its size.
     """
 
@@ -159,12 +160,9 @@ def _entries(folder: Path, prefix: str, names: Sequence[str], selection: Selecti
             continue
         path = folder / name
         seen = look(path)
-        if seen is None:
-            raise StorageError(
-                f"{path}: a link to a file or folder that is not there; bring that back, or remove the link "
-                f"(`find -L {folder} -type l` lists all such links)"
-            )
-        found.append(Entry(prefix + name, path, seen.st_mode, seen.st_size))
+        if seen is None and not path.suffix and not _hidden(prefix + name):  # it may have been a folder of wanted files
+            raise _leads_nowhere(path)
+        found.append(Entry(prefix + name, path, seen.st_mode if seen else _NOWHERE, seen.st_size if seen else 0))
     return found
 
 
@@ -172,11 +170,20 @@ def _files(entries: Sequence[Entry], selection: Selection) -> Iterator[InputFile
     for entry in entries:
         if stat.S_ISREG(entry.mode):
             yield InputFile(entry.name, str(entry.path), "", entry.bytes, "")
+        elif entry.mode == _NOWHERE and selection.takes(entry.name):
+            raise _leads_nowhere(entry.path)
         elif not entry.is_folder and selection.takes(entry.name):
             raise StorageError(
                 f"{entry.path}: neither a file nor a folder, but a socket, pipe or device; remove it, or choose the "
                 f"files by --include"
             )
+
+
+def _leads_nowhere(path: Path) -> StorageError:
+    return StorageError(
+        f"{path}: a link to a file or folder that is not there; bring that back, or remove the link "
+        f"(`find -L {path.parent} -type l` lists all such links)"
+    )
 
 
 def _hidden(name: str) -> bool:

@@ -68,13 +68,18 @@ class StepPlan:
         """Positions of each sequence."""
         return self.spans[0].plan.seq_length
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds behind that of `before` the step takes sequences of, or would."""
+        return self.spans[-1].plan.round - self.before.round
+
     def beyond(self) -> str:
-        """Return a hash of the sequences behind those of the first round; "" if all lie in it."""
-        first, *others = self.spans
-        if first.last - first.first == self.global_batch_size:
+        """Return a hash of what does not come from the round of `before`, empty sequences too; "" if all does."""
+        own = [span for span in self.spans if span.plan.round == self.before.round]
+        if sum(span.last - span.first for span in own) == self.global_batch_size:
             return ""
         found = hashlib.sha256()
-        for span in others:
+        for span in self.spans[len(own) :]:
             start = span.plan.sequence_start[span.first : span.last + 1]
             pieces = span.plan.pieces.take(np.arange(start[0], start[-1]))
             frames = span.plan.frames.take(pieces.occurrence)

@@ -3,6 +3,7 @@
 import pickle
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -55,41 +56,51 @@ def test_a_copy_in_another_process_goes_on_from_the_cursor_as_the_original_does(
     assert_same_future(list(islice(iter(spawned), 6)), expected, "a spawned worker")
 
 
+@pytest.mark.parametrize("phases", [[], [{"start": 1000, "shuffle": False}]])
 @pytest.mark.parametrize(("weight_by", "weight"), [("tokens", None), ("documents", 1), ("documents", "1/3")])
 def test_weights_that_follow_sizes_are_told_when_a_source_has_grown(
-    tmp_path: Path, weight_by: str, weight: Any
+    tmp_path: Path, weight_by: str, weight: Any, phases: list[dict[str, Any]]
 ) -> None:
     write_source(tmp_path / "web", 0, WEB)
     write_source(tmp_path / "code", 1, CODE, sizes=[20, 20, 20])
     sources = [{"name": name, "path": f"{tmp_path}/{name}", "weight": weight} for name in ("web", "code")]
-    config = stream_of(tmp_path, {"sources": sources, "weight_by": weight_by})
-    whole = take(config, 20)
+    config = stream_of(tmp_path, {"sources": sources, "weight_by": weight_by, "phases": phases})
+    whole = take(config, 48)
+    number = 43 if phases else 3
+    assert whole[number]["cursor"]["phase"] == len(phases)
     write_source(tmp_path / "code", 1, [*CODE, *drawn_lengths(25, 70, "more code")], sizes=[20, 20, 20, 25])
     with pytest.raises(CursorMismatchError, match="code has grown since; to go on with the weights") as caught:
-        take(config, 1, None, whole[3]["cursor"])
+        take(config, 1, None, whole[number]["cursor"])
     weights = dict(re.findall(r"(\w+): '([^']+)'", str(caught.value)))
-    given = [source | {"weight": weights[source["name"]]} for source in sources]
-    after = take(stream_of(tmp_path, {"sources": given}), 4, None, whole[3]["cursor"])
-    assert sequences_of(after, SEQ_LENGTH) == sequences_of(whole[4:8], SEQ_LENGTH)
+    if phases:
+        assert "`phases[0].weights`" in str(caught.value)
+        kept = {"sources": sources, "phases": [phases[0] | {"weights": weights}]}
+    else:
+        kept = {"sources": [source | {"weight": weights[source["name"]]} for source in sources]}
+    after = take(stream_of(tmp_path, kept), 4, None, whole[number]["cursor"])
+    assert sequences_of(after, SEQ_LENGTH) == sequences_of(whole[number + 1 : number + 5], SEQ_LENGTH)
 
 
-def test_a_step_that_was_begun_ends_as_it_was_though_a_source_has_grown(tmp_path: Path) -> None:
-    """Wherever its micro batches were interrupted, and also where it takes sequences of two rounds."""
+@pytest.mark.parametrize("size", [16, 64])
+def test_a_step_that_was_begun_ends_as_it_was_though_a_source_has_grown(tmp_path: Path, size: int) -> None:
+    """Wherever its micro batches were interrupted, and also where it takes sequences of two rounds, or of many."""
     write_source(tmp_path / "web", 0, WEB)
     write_source(tmp_path / "code", 1, CODE, sizes=[20, 20, 20])
-    config = stream_of(tmp_path)
+    config = stream_of(tmp_path, {"batch.global_batch_size": size})
+    step = size // 2
     whole = take(config, 160)
     write_source(tmp_path / "code", 1, [*CODE, *drawn_lengths(25, 70, "more code")], sizes=[20, 20, 20, 25])
     changed = crossing = 0
     for number, batch in enumerate(whole[:150]):
         within = batch["cursor"]["within"]
-        if within is None or within[0] != 3:
+        if within is None or within[0] != 3 or number + 3 * step > 160:
             continue
         crossing += bool(within[4])
-        after = take(config, 12, None, batch["cursor"])
-        assert sequences_of(after[:4], SEQ_LENGTH) == sequences_of(whole[number + 1 : number + 5], SEQ_LENGTH)
-        changed += sequences_of(after, SEQ_LENGTH) != sequences_of(whole[number + 1 : number + 13], SEQ_LENGTH)
-    assert crossing > 5
+        left, ahead = step - 3, number + 1
+        after = take(config, 2 * step, None, batch["cursor"])
+        assert sequences_of(after[:left], SEQ_LENGTH) == sequences_of(whole[ahead : ahead + left], SEQ_LENGTH)
+        changed += sequences_of(after, SEQ_LENGTH) != sequences_of(whole[ahead : ahead + 2 * step], SEQ_LENGTH)
+    assert crossing >= 2
     assert changed, "new shards are taken in where an epoch begins"
 
 
@@ -101,8 +112,11 @@ def test_a_step_that_was_begun_and_goes_on_in_a_phase_needs_that_phase(corpora: 
     inside = batches[number - 3]["cursor"]
     assert (inside["phase"], bool(inside["within"][4])) == (0, True)
     assert_same_future(take(config, 10, None, inside), batches[number - 2 : number + 8])
-    with pytest.raises(CursorMismatchError, match=r"inside step .* goes on in the round after.* at the end of a step"):
-        take(without, 1, None, inside)
+    with (
+        build_loader(without) as loader,
+        pytest.raises(CursorMismatchError, match=r"inside step .* goes on in the round after.* at the end of a step"),
+    ):
+        loader.load_state_dict(inside)
 
 
 @pytest.mark.parametrize(("saved", "changed"), [("renormalise", "repeat"), ("stop", "renormalise"), ("repeat", "stop")])
@@ -222,9 +236,10 @@ def test_a_loader_begins_where_its_dataset_stands(corpora: Path) -> None:
         assert_same_future(list(islice(loader, 7)), whole[5:])
 
 
+@pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize("where", ["assembling", "tensors", "log"])
-def test_an_interrupt_loses_no_batch_and_the_loader_goes_on(corpora: Path, where: str) -> None:
-    """As when someone presses Ctrl-C in a notebook and runs the cell again."""
+def test_an_interrupt_loses_no_batch_and_the_loader_goes_on(corpora: Path, where: str, after: int) -> None:
+    """As when someone presses Ctrl-C in a notebook and runs the cell again; the dataset stood somewhere before."""
     module, name = {
         "assembling": (run_ahead, "micro_batches_of"),
         "tensors": (dataset_module, "as_tensors"),
@@ -234,16 +249,19 @@ def test_an_interrupt_loses_no_batch_and_the_loader_goes_on(corpora: Path, where
 
     def interrupted(*arguments: Any) -> Any:
         nonlocal calls
-        calls += 1
-        if calls == 3:
+        calls += threading.current_thread() is threading.main_thread()  # else it strikes anywhere
+        if calls == after + 1:
+            calls += 1
             signal.raise_signal(signal.SIGINT)
         return real(*arguments)
 
     config = stream_of(corpora, {"batch.micro_batch_size": 4})
     whole, batches = take(config, 24), []
-    with build_loader(config) as loader, mock.patch.object(module, name, interrupted):
+    dataset = StreamDataset(config, RANK)
+    dataset.load_state_dict(whole[4]["cursor"])
+    with StreamLoader(dataset) as loader, mock.patch.object(module, name, interrupted):
         with pytest.raises(KeyboardInterrupt):
             for batch in loader:
                 batches.append(batch)
-        batches += islice(loader, 24 - len(batches))
-    assert_same_future(batches, whole)
+        batches += islice(loader, 19 - len(batches))
+    assert_same_future(batches, whole[5:])

@@ -110,6 +110,15 @@ def test_a_link_that_leads_nowhere_is_an_error_unless_the_pattern_passes_it_by(t
     assert "part-1/a.txt" in names(tree)
 
 
+def test_a_link_to_a_file_that_is_gone_is_passed_by_where_that_is_not_wanted(tree):
+    (tree / "notes.md").symlink_to("gone.md")
+    (tree / ".venv").mkdir()
+    (tree / ".venv" / "python").symlink_to("gone")
+    assert len(names(tree, ["*.txt"])) == len(names(f"{tree}/**/*.txt")) == 3
+    with pytest.raises(StorageError, match=r"notes\.md: a link to a file or folder that is not there"):
+        names(tree)
+
+
 @pytest.mark.parametrize("shape", ["", "/*", "/**/*"])
 def test_what_is_neither_file_nor_folder_is_an_error_unless_include_passes_it_by(tree, monkeypatch, shape):
     monkeypatch.chdir(tree)  # the path of a socket must be short
