@@ -36,7 +36,7 @@ class WholeOnly:
     table = None
 
     def __init__(self, encoder: TokenizerEncoder) -> None:
-        self.encode, self.text_of = encoder.encode, encoder.text_of
+        self.encode, self.text_of, self.spelling = encoder.encode, encoder.text_of, encoder.spelling
 
 
 def texts_of(folder: Path, characters: int, count: int) -> list[str]:
