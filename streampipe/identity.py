@@ -165,10 +165,10 @@ def _weights_before(cursor: Cursor, config: StreamConfig, sources: list[OpenedSo
     weights = []
     for source, weight, number in zip(sources, given, numbers, strict=True):
         shards = before.get(source.name)
-        size = Fraction(int(source.shard_tokens[:shards].sum()))
+        share = Fraction(int(source.shard_tokens[:shards].sum()))
         if weight is not None:
-            size *= weight_fraction(weight, f"$.sources[{number}].weight") / int(source.shard_documents[:shards].sum())
-        weights.append(f"{source.name}: {str(size)!r}")
+            share = weight_fraction(weight, f"$.sources[{number}].weight") * source.mean_document(shards)
+        weights.append(f"{source.name}: {str(share)!r}")
     keys = f"`phases[{cursor.phase - 1}].weights`" if cursor.phase else "`weight` of each source"
     return (
         f" (weights follow the sizes of sources here, and {', '.join(grown)} has grown since; to go on with the "

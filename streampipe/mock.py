@@ -113,8 +113,8 @@ class MockSource:
         """Return the longest length that can be drawn, in tokens."""
         return int(self._quantiles.max())
 
-    def mean_document(self) -> Fraction:
-        """Return the mean of the lengths that are drawn, in tokens."""
+    def mean_document(self, shards: int | None = None) -> Fraction:
+        """Return the mean of the lengths that are drawn, in tokens, whatever the shards."""
         return Fraction(int(self._quantiles.sum()), len(self._quantiles))
 
     def index(self, shard: int) -> FrameIndex:

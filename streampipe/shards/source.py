@@ -107,9 +107,9 @@ class Source:
         """Return the tokens of the longest document, all its members together."""
         return max((entry.longest for entry in self.shards), default=0)
 
-    def mean_document(self) -> Fraction:
-        """Return the mean length of a document in tokens, all its members together."""
-        return Fraction(int(self.shard_tokens.sum()), int(self.shard_documents.sum()))
+    def mean_document(self, shards: int | None = None) -> Fraction:
+        """Return the mean length of a document of the first shards, or of all, in tokens of all its members."""
+        return Fraction(int(self.shard_tokens[:shards].sum()), int(self.shard_documents[:shards].sum()))
 
     @cached_property
     def shard_tokens(self) -> NDArray[np.int64]:

@@ -64,6 +64,8 @@ def test_weights_that_follow_sizes_are_told_when_a_source_has_grown(
     write_source(tmp_path / "web", 0, WEB)
     write_source(tmp_path / "code", 1, CODE, sizes=[20, 20, 20])
     sources = [{"name": name, "path": f"{tmp_path}/{name}", "weight": weight} for name in ("web", "code")]
+    made = {"documents": 200, "mean": 40, "max": 100, "tokens_from": f"{tmp_path}/web"}
+    sources.append({"name": "made", "mock": made, "weight": weight})
     config = stream_of(tmp_path, {"sources": sources, "weight_by": weight_by, "phases": phases})
     whole = take(config, 48)
     number = 43 if phases else 3
