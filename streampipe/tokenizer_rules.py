@@ -21,26 +21,32 @@ _O200K = {
     for lead in (r"[^\r\n\p{L}\p{N}]?",)
     for upper, lower in ((f"{_UPPER}*", f"{_LOWER}+"), (f"{_UPPER}+", f"{_LOWER}*"))
 }
-# Alternatives of pre-tokenizer patterns (GPT-2, cl100k, o200k, Llama 3, Qwen, DeepSeek) in which no letter is followed
-# by a character that `byte_table` takes for a border, and none looks beyond one. A pattern made of others is not
-# refused: its texts are encoded whole.
-_ALTERNATIVES = {
-    *_CONTRACTIONS,
-    *_O200K,
+_WORDS = {
     r"[^\r\n\p{L}\p{N}]?\p{L}+",
     r"[^\r\n\p{L}\p{N}]?+\p{L}+",
     r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+",
     r" ?\p{L}+",
-    r" ?\p{N}+",
-    r"\p{N}",
-    r"\p{N}+",
-    r"\p{N}{1,3}",
-    r"\p{N}{1,3}+",
+}
+_MARKS = {
     r" ?[^\s\p{L}\p{N}]+",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*",
     r" ?[^\s\p{L}\p{N}]++[\r\n]*",
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
     r" ?[\p{P}\p{S}]+[\r\n]*",
+}
+# Alternatives of pre-tokenizer patterns (GPT-2, cl100k, o200k, Llama 3, Qwen, DeepSeek). None goes on over what
+# `byte_table` takes for a border, or looks beyond it. A pattern made of others is not refused: its texts are encoded
+# whole.
+_ALTERNATIVES = {
+    *_CONTRACTIONS,
+    *_O200K,
+    *_WORDS,
+    *_MARKS,
+    r" ?\p{N}+",
+    r"\p{N}",
+    r"\p{N}+",
+    r"\p{N}{1,3}",
+    r"\p{N}{1,3}+",
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+""",
     r"[一-龥぀-ゟ゠-ヿ]+",
     r"\s*[\r\n]+",
@@ -55,23 +61,23 @@ _ALTERNATIVES = {
 }
 
 
-def _parts(step: Mapping[str, Any] | None, key: str) -> list[dict[str, Any]]:
+def steps_of(step: Mapping[str, Any] | None, key: str) -> list[dict[str, Any]]:
     """Return the steps of a normalizer or pre-tokenizer, sequences flattened."""
     if step is None:
         return []
     if step["type"] == "Sequence":
-        return [part for inner in step[key] for part in _parts(inner, key)]
+        return [part for inner in step[key] for part in steps_of(inner, key)]
     return [dict(step)]
 
 
 def without_prefix(content: dict[str, Any]) -> dict[str, Any]:
     """Return a tokenizer that puts no space before a text."""
     bare = json.loads(json.dumps(content))
-    normalizers = _parts(bare.get("normalizer"), "normalizers")
+    normalizers = steps_of(bare.get("normalizer"), "normalizers")
     kept = [step for step in normalizers if step["type"] != "Prepend"]
     if len(kept) < len(normalizers):
         bare["normalizer"] = {"type": "Sequence", "normalizers": kept} if kept else None
-    splitters = _parts(bare.get("pre_tokenizer"), "pretokenizers")
+    splitters = steps_of(bare.get("pre_tokenizer"), "pretokenizers")
     changed = False
     for step in splitters:
         if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
@@ -89,11 +95,11 @@ def without_prefix(content: dict[str, Any]) -> dict[str, Any]:
 
 def bytes_of_ids(content: Mapping[str, Any]) -> ByteTable | None:
     """Return the bytes of the ids of a byte-level tokenizer; None for others."""
-    steps = _parts(content.get("pre_tokenizer"), "pretokenizers")
+    steps = steps_of(content.get("pre_tokenizer"), "pretokenizers")
     model = content["model"]
     if not any(step["type"] == "ByteLevel" for step in steps) or model.get("type", "BPE") != "BPE":
         return None
-    letters = _byte_letters()
+    letters = byte_letters()
     added = {token["id"]: token for token in content.get("added_tokens") or []}
     ids = {i: text for text, i in model["vocab"].items()} | {i: token["content"] for i, token in added.items()}
     pieces: list[bytes | None] = [None] * (max(ids) + 1)
@@ -105,7 +111,7 @@ def bytes_of_ids(content: Mapping[str, Any]) -> ByteTable | None:
     return ByteTable(pieces)
 
 
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """Return the byte of each letter that byte-level vocabularies are written in (GPT-2's table)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
@@ -117,7 +123,7 @@ def splits_at_safe_borders(content: Mapping[str, Any]) -> bool:
     model = content["model"]
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return False
-    if any(step["type"] != "NFC" for step in _parts(content.get("normalizer"), "normalizers")):
+    if any(step["type"] != "NFC" for step in steps_of(content.get("normalizer"), "normalizers")):
         return False  # a part of a text in NFC is in NFC; other normalizers make no such promise
     added = [token for token in content.get("added_tokens") or [] if not token["special"]]
     if any(token.get("lstrip") or token.get("rstrip") or token.get("single_word") for token in added):
@@ -125,17 +131,23 @@ def splits_at_safe_borders(content: Mapping[str, Any]) -> bool:
     if _overlap([token["content"] for token in added]):
         return False
     splits = False
-    for step in _parts(content.get("pre_tokenizer"), "pretokenizers"):
+    for step in steps_of(content.get("pre_tokenizer"), "pretokenizers"):
         if step["type"] == "ByteLevel":
             splits |= step.get("use_regex", True)
         elif step["type"] == "Split" and (step["behavior"], step.get("invert", False)) in _KEEPING:
             alternatives = _alternatives(step["pattern"].get("Regex", ""))
             if not alternatives <= _ALTERNATIVES:
                 return False
-            splits |= r"\s+" in alternatives
+            splits |= _splits(alternatives)
         elif step["type"] != "Digits":
             return False
     return splits
+
+
+def _splits(alternatives: set[str]) -> bool:
+    """Return whether a pattern matches all letters, marks and spaces; what it leaves out sticks together."""
+    words = _WORDS & alternatives or alternatives >= _O200K
+    return bool(words and _MARKS & alternatives and r"\s+" in alternatives)
 
 
 def _overlap(texts: Sequence[str]) -> bool:

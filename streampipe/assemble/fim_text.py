@@ -93,13 +93,13 @@ class TextCutter:
         units = table.lines if by_line else table.characters
         before = units.take(np.frombuffer(ids, self._form)).cumsum()
         most = int(before[-1]) + by_line
+        find = _behind_line if by_line else _before_character
         for draw in range(DRAWS):
             drawn = sorted_cut(text.word, most, draw)
             at = before.searchsorted(drawn, "left" if by_line else "right").tolist()
-            find = _behind_line if by_line else _before_character
             one, other = (
-                find(table, ids, (place, count - (int(before[place - 1]) if place else 0)), count)
-                for place, count in zip(at, drawn, strict=True)
+                find(table, ids, token, count - (before.item(token - 1) if token else 0))
+                for token, count in zip(at, drawn, strict=True)
             )
             try:
                 found = self._encoded(ids, one, other, table)
@@ -108,33 +108,31 @@ class TextCutter:
             except _AlteredError:
                 counts.redraws += 1
                 continue
-            if size <= sum(len(chunk) for part in found for chunk in part) <= room:
+            prefix, suffix, middle = found
+            if size <= sum(map(len, prefix + suffix + middle)) <= room:
                 return found
             counts.redraws += 1
         return None
 
     def _encoded(self, ids: memoryview, one: tuple[int, int], other: tuple[int, int], table: ByteTable) -> Parts:
-        size = len(ids)
-        before_one, behind_one = _borders(ids, one, table, size)
-        before_other, behind_other = _borders(ids, other, table, size)
-
-        def fresh(first: tuple[int, int], last: tuple[int, int]) -> memoryview:
-            return self._fresh(table.bytes_between(ids, first, last), table)
-
-        prefix = (ids[:before_one], fresh((before_one, 0), one))
-        suffix = (fresh(other, (behind_other, 0)), ids[behind_other:])
+        between, fresh = table.bytes_between, self._fresh
+        before_one, behind_one = _borders(ids, one, table)
+        before_other, behind_other = _borders(ids, other, table)
+        prefix = (ids[:before_one], fresh(between(ids, (before_one, 0), one)))
+        suffix = (fresh(between(ids, other, (behind_other, 0))), ids[behind_other:])
         if behind_one > before_other:
-            return prefix, suffix, (fresh(one, other),)
-        head, tail = fresh(one, (behind_one, 0)), fresh((before_other, 0), other)
+            return prefix, suffix, (fresh(between(ids, one, other)),)
+        head = fresh(between(ids, one, (behind_one, 0)))
+        tail = fresh(between(ids, (before_other, 0), other))
         return prefix, suffix, (head, ids[behind_one:before_other], tail)
 
-    def _fresh(self, text: bytes, table: ByteTable) -> memoryview:
+    def _fresh(self, text: bytes) -> memoryview:
         found = self._known.get(text)
         if found is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             ids = self._encoder.encode(text.decode(), first=False) if text else []
-            if b"".join([table.pieces[i] or b"" for i in ids]) != text:
+            if self._encoder.spelling(ids) != text:
                 raise _AlteredError
             found = self._known[text] = memoryview(array(self._form, ids))
         return found
@@ -164,11 +162,11 @@ class TextCutter:
         return self._encoder.spelling(prefix + rest) == self._encoder.spelling(same)
 
 
-def _borders(ids: memoryview, place: tuple[int, int], table: ByteTable, size: int) -> tuple[int, int]:
+def _borders(ids: memoryview, place: tuple[int, int], table: ByteTable) -> tuple[int, int]:
     """Return the nearest safe borders at or before a place, and at or behind it; both ends of a text are safe."""
-    ends, begins = table.ends, table.begins
+    ends, begins, size = table.ends, table.begins, len(ids)
     before, inside = place
-    behind = before + (inside > 0)
+    behind = before + 1 if inside else before
     if before < size:
         while before and not ends[ids[before - 1]] & begins[ids[before]]:
             before -= 1
@@ -178,28 +176,24 @@ def _borders(ids: memoryview, place: tuple[int, int], table: ByteTable, size: in
     return before, behind
 
 
-def _before_character(table: ByteTable, ids: memoryview, place: tuple[int, int], count: int) -> tuple[int, int]:
-    """Return where the character begins that has `place[1]` others before it in its token."""
-    token, others = place
+def _before_character(table: ByteTable, ids: memoryview, token: int, others: int) -> tuple[int, int]:
+    """Return where the character begins that has `others` before it in its token."""
     if token == len(ids):
         return token, 0
-    for offset, byte in enumerate(table.pieces[ids[token]] or b""):
-        if byte & 0xC0 != 0x80:
-            if not others:
-                return token, offset
-            others -= 1
-    return token, 0
+    text = table.texts[ids[token]]
+    if text.isascii():
+        return token, others
+    return token, [offset for offset, byte in enumerate(text) if byte & 0xC0 != 0x80][others]
 
 
-def _behind_line(table: ByteTable, ids: memoryview, place: tuple[int, int], count: int) -> tuple[int, int]:
-    """Return the place behind the line break that is number `place[1]` of its token; `count` is 0 for the beginning."""
-    token, breaks = place
-    if not count or token == len(ids):
-        return token if count else 0, 0
-    piece, offset = table.pieces[ids[token]] or b"", 0
+def _behind_line(table: ByteTable, ids: memoryview, token: int, breaks: int) -> tuple[int, int]:
+    """Return the place behind line break number `breaks` of its token; the beginning of the text where it is 0."""
+    if not breaks or token == len(ids):
+        return token, 0
+    text, offset = table.texts[ids[token]], 0
     for _ in range(breaks):
-        offset = piece.index(b"\n", offset) + 1
-    return (token + 1, 0) if offset == len(piece) else (token, offset)
+        offset = text.index(b"\n", offset) + 1
+    return (token + 1, 0) if offset == len(text) else (token, offset)
 
 
 def _line_starts(text: str) -> list[int]:
