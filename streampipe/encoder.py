@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
+from streampipe.ascii_words import ascii_words
 from streampipe.assemble.byte_table import ByteTable
 from streampipe.errors import ConfigError
 from streampipe.tokenizer_rules import bytes_of_ids, splits_at_safe_borders, without_prefix
@@ -35,6 +36,7 @@ class TokenizerEncoder:
         self._inner = self._first if bare == plain else _loaded(bare, library)
         self._bytes = bytes_of_ids(plain)
         self._windows = self._bytes is not None and bare == plain and splits_at_safe_borders(plain)
+        self._words = ascii_words(plain, self._inner) if self._windows else None
 
     @property
     def table(self) -> ByteTable | None:
@@ -43,6 +45,8 @@ class TokenizerEncoder:
 
     def encode(self, text: str, *, first: bool) -> list[int]:
         """Return the ids of a text."""
+        if self._words is not None and (words := self._words.encode(text)) is not None:
+            return words
         ids: list[int] = (self._first if first else self._inner).encode(text, add_special_tokens=False).ids
         return ids
 

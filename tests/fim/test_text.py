@@ -5,6 +5,7 @@ import random
 from array import array
 from collections import Counter
 from functools import cache
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from unittest import mock
 
@@ -30,6 +31,25 @@ HARD = [
     *("  ", "\r\n", "'s", "'LL", "é", "e\u0301", "ß", "你", "好", "，", "。", "ー", "カ", "😀"),
     "\U0001f469\u200d\U0001f469\u200d\U0001f467",
     *("\u200d", "\u3000", "ا", "ǅ", "123", "hello", " World", "<tool_call>", "<|endoftext|>", "<think>"),
+    *(
+        "7",
+        "0x1f",
+        "3.14",
+        "'d",
+        "',",
+        "don't",
+        "жук",
+        "ёлка",
+        "Ωμ",
+        "한글",
+        "שלום",
+        "कि",
+        "ﬁ",
+        "\v",
+        "\f",
+        "\x1c",
+        "\x00",
+    ),
 ]
 TEXTS = st.lists(st.sampled_from(HARD), max_size=60).map("".join)
 FORM = "I"
@@ -44,6 +64,17 @@ def encoder(name):
         if token["special"] or token["content"].startswith(("<|", "<｜"))
     }
     return open_encoder(data, special, "$.fim")
+
+
+@cache
+def alone(name):
+    """The library as it is, but that special tokens are text: what parts are compared with."""
+    content = json.loads(EVERY[name]()) | {"post_processor": None}
+    for token in content["added_tokens"]:
+        token["special"] |= token["content"].startswith(("<|", "<｜"))
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.encode_special_tokens = True
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
 @cache
@@ -72,14 +103,18 @@ def decoded(name, prefix, rest):
     return text if prefix else text.removeprefix(" ").removeprefix("a")
 
 
-def assert_as_alone(name, level, text, word):
+def same_as_alone(name, level, text, word):
+    """Check that parts have the ids that they have alone; return whether some cut had room."""
     counts = Counts()
     ids, (prefix, suffix, middle) = cut(name, level, text, word, counts=counts)
-    own, table = encoder(name), encoder(name).table
+    assert counts.whole == 0
+    if counts.fallbacks:
+        return False
+    table = encoder(name).table
     whole, *texts = (b"".join(table.pieces[i] for i in part).decode() for part in (ids, prefix, middle, suffix))
     assert "".join(texts) == whole
-    assert [own.encode(part, first=False) for part in texts] == [prefix, middle, suffix]
-    assert counts.whole == counts.fallbacks == 0
+    assert [alone(name)(part) for part in texts] == [prefix, middle, suffix]
+    return True
 
 
 @pytest.mark.parametrize("level", ["character", "line"])
@@ -87,7 +122,45 @@ def assert_as_alone(name, level, text, word):
 @given(text=TEXTS, word=st.integers(0, 2**32))
 def test_parts_of_hard_texts_have_the_ids_that_they_have_alone(name, level, text, word):
     if encoder(name).encode(text, first=True):
-        assert_as_alone(name, level, text, word)
+        assert same_as_alone(name, level, text, word)
+
+
+@pytest.mark.parametrize("name", BY_WINDOWS)
+def test_every_cut_of_texts_full_of_near_borders_is_as_if_encoded_whole(name):
+    made = []
+    for text in map("".join, product(("bin", "'t", "'", "12", "3", ".", " ", "é"), repeat=3)):
+        for pair in combinations_with_replacement(range(len(text) + 1), 2):
+            with mock.patch("streampipe.assemble.fim_text.sorted_cut", lambda *_, pair=pair: pair):
+                made.append(same_as_alone(name, "character", text, 0))
+    assert sum(made) > len(made) * 0.8, "others have fewer tokens than the text, and are drawn again"
+
+
+@pytest.mark.parametrize("name", BY_WINDOWS)
+@given(text=TEXTS | st.text(st.characters(max_codepoint=127), max_size=40))
+def test_words_have_the_ids_that_the_library_gives(name, text):
+    assert encoder(name).encode(text, first=False) == alone(name)(text)
+
+
+TABLES = [
+    "".join(f"{number * 7919 % 100_000}, " for number in range(400)),
+    "".join(f"0x{number * 7919 % 65_536:04x},\n" for number in range(400)),
+    "".join(f"    'name{chr(97 + number % 26)}',\n" for number in range(300)),
+    "Съешь же ещё этих мягких французских булок, да выпей чаю. " * 40,
+    "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία, λέξη προς λέξη. " * 40,
+    "모든 국민은 법 앞에 평등하다, 누구든지 성별에 의하여. " * 40,
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", ["qwen3", "deepseek", "llama3"])
+def test_only_what_is_near_a_cut_is_encoded_anew(name, table):
+    """Without borders in it, a table would be read from beginning to end, at milliseconds a cut."""
+    own, read, ids = encoder(name), [0], alone(name)(table)
+    with mock.patch.object(own, "encode", lambda text, *, first: read.append(len(text)) or alone(name)(text)):
+        for word in raw_words(50, "cuts").tolist():
+            text = Text(memoryview(array(FORM, ids)), True, word)
+            TextCutter(own, "character", None, FORM).parts(text, 10**9, Counts())
+    assert 0 < max(read) < 60
 
 
 @cache
@@ -101,7 +174,7 @@ def real_texts():
 @pytest.mark.parametrize("name", BY_WINDOWS)
 def test_a_few_thousand_cuts_of_real_texts_are_as_if_encoded_whole(name):
     for number, text in enumerate(real_texts()):
-        assert_as_alone(name, "character", text, number)
+        assert same_as_alone(name, "character", text, number)
 
 
 @pytest.mark.parametrize("level", ["character", "line", "token"])

@@ -12,6 +12,15 @@ CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+POSSESSIVE = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 LINES = [
     "def main(argv: list[str]) -> None:\r\n    return os.path.join(self._root, name)  # it's done\n",
     "    for i in range(10):\n\t\tprint('hello, world', i == 12345)\n\n\nclass Reader(Base):\n",
@@ -19,6 +28,8 @@ LINES = [
     "😀 👩‍👩‍👧 e\u0301 ß مرحبا\n",
     "The quick brown fox doesn't jump; it's lazy.   \n",
 ]
+# So that a cut of `bin't` brings forth `n't`, and one of `123123` other groups of digits.
+_NEAR = "A bin, a bin; a bin. A bin: bin (bin) bin 123 231 312 12 23\n"
 
 
 def _file(tokenizer, *, start=False):
@@ -38,7 +49,7 @@ def _trained(pre_tokenizer, decoder, alphabet, normalizer=None):
     trainer = trainers.BpeTrainer(
         vocab_size=600, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False
     )
-    tokenizer.train_from_iterator(LINES * 20, trainer)
+    tokenizer.train_from_iterator([*LINES, _NEAR] * 20, trainer)
     return tokenizer
 
 
@@ -50,12 +61,24 @@ def byte_level(prefix_space=False):
 
 
 @cache
-def cl100k():
-    """Merges whatever can be merged in cl100k's words, after NFC."""
+def split_by(pattern, normalizer=None):
+    """Merges whatever can be merged in the words of a pattern."""
     split = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(CL100K), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
-    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet(), normalizers.NFC()))
+    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet(), normalizer))
+
+
+@cache
+def cl100k():
+    return split_by(CL100K, normalizers.NFC())
+
+
+@cache
+def digit_by_digit():
+    """StarCoder's."""
+    split = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()))
 
 
 @cache
@@ -69,10 +92,7 @@ def inverted():
 @cache
 def exotic():
     """Byte-level, with a pattern that nothing is known of: words go on over spaces."""
-    split = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(r"\w+ \w+|\s+|."), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    return _file(_trained(split, decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()))
+    return split_by(r"\w+ \w+|\s+|.")
 
 
 @cache
@@ -103,9 +123,17 @@ BY_WINDOWS = {
     "gpt2": byte_level,
     "cl100k": cl100k,
     "inverted": inverted,
+    "o200k": lambda: split_by(O200K),
+    "possessive": lambda: split_by(POSSESSIVE),
+    "digit by digit": digit_by_digit,
     "deepseek": deepseek,
     "qwen3": qwen3,
     "llama3": llama3,
 }
-WHOLE = {"exotic": exotic, "sentencepiece": sentencepiece, "prefix space": lambda: byte_level(True)}
+WHOLE = {
+    "exotic": exotic,
+    "sentencepiece": sentencepiece,
+    "prefix space": lambda: byte_level(True),
+    "spaces alone": lambda: split_by(r"\s+"),  # words go on over marks
+}
 EVERY = BY_WINDOWS | WHOLE
