@@ -1,9 +1,10 @@
 """What fill-in-the-middle costs: microseconds a transformed document, and the share of the loader's rate.
 
-    python benchmarks/fim.py TOKENIZER.json [--documents 500] [--characters 7000] [--text FOLDER] [--turns 12]
+    python benchmarks/fim.py TOKENIZER.json [--documents 500] [--characters 7000] [--text FOLDER] [--rounds 5]
+        [--turns 12]
 
-The texts are the Python sources of the running interpreter, or the files of a folder. Whole re-encoding is measured
-beside, in the same run, on the same cuts. The last line is JSON.
+The texts are the Python sources of the running interpreter, or of a folder. Whole re-encoding is measured beside, in
+the same run, on the same cuts; each round begins with a cutter that remembers nothing. The last line is JSON.
 """
 
 import argparse
@@ -40,8 +41,10 @@ class WholeOnly:
 
 
 def texts_of(folder: Path, characters: int, count: int) -> list[str]:
+    """Return stretches of all files together, at equal distances."""
     text = "".join(path.read_text(errors="ignore") for path in sorted(folder.rglob("*.py"))[:3000])
-    return [text[at : at + characters] for at in range(0, len(text) - characters, characters)][:count]
+    distance = max(characters, (len(text) - characters) // count)
+    return [text[at : at + characters] for at in range(0, len(text) - characters, distance)][:count]
 
 
 def cost(cutter: Any, documents: list[Text], slack: int) -> tuple[float, Counts]:
@@ -53,19 +56,22 @@ def cost(cutter: Any, documents: list[Text], slack: int) -> tuple[float, Counts]
     return (time.perf_counter() - began) / len(documents) * 1e6, counts
 
 
-def characters(data: bytes, texts: list[str]) -> dict[str, Any]:
+def characters(data: bytes, texts: list[str], rounds: int) -> dict[str, Any]:
     content = json.loads(data)
     special = {t["content"]: t["id"] for t in content.get("added_tokens", []) if t["special"]}
     encoder = open_encoder(data, special, "tokenizer")
     ids = [encoder.encode(text, first=True) for text in texts]
     words = raw_words(len(texts), "benchmark").tolist()
     documents = [Text(memoryview(array("I", own)), True, word) for own, word in zip(ids, words, strict=True)]
-    windows = TextCutter(encoder, "character", None, "I")
-    cost(windows, documents[:20], 4)  # builds the tables
-    windows = TextCutter(encoder, "character", None, "I")
-    by_window, counts = cost(windows, documents, 4)
-    whole, _ = cost(TextCutter(WholeOnly(encoder), "character", None, "I"), documents, 4)
-    tokens, _ = cost(TokenCutter(), documents, 0)
+    found: list[tuple[float, float, float]] = []
+    for _ in range(rounds):
+        fresh = open_encoder(data, special, "tokenizer")  # one that remembers nothing
+        windows = TextCutter(fresh, "character", None, "I")
+        windows.parts(documents[0], 10**9, Counts())  # builds the tables
+        by_window, counts = cost(windows, documents, 4)
+        whole, _ = cost(TextCutter(WholeOnly(encoder), "character", None, "I"), documents, 4)
+        found.append((by_window, whole, cost(TokenCutter(), documents, 0)[0]))
+    by_window, whole, tokens = np.median(found, axis=0).tolist()
     added = [
         sum(len(c) for part in windows.parts(text, 10**9, Counts()) or () for c in part) - len(text.ids)
         for text in documents
@@ -74,7 +80,8 @@ def characters(data: bytes, texts: list[str]) -> dict[str, Any]:
         "documents": len(documents),
         "tokens_of_a_document": float(np.mean([len(own) for own in ids])),
         "microseconds": {"character": by_window, "whole": whole, "token": tokens},
-        "times_faster": whole / by_window,
+        "microseconds_of_rounds": [own for own, _, _ in found],
+        "times_faster": float(np.median([whole / own for own, whole, _ in found])),
         "fallbacks": counts.fallbacks,
         "redraws": counts.redraws,
         "added_tokens": float(np.mean(added)),
@@ -126,11 +133,12 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=500)
     parser.add_argument("--characters", type=int, default=7000)
     parser.add_argument("--text", type=Path, default=Path(json.__file__).parents[1])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turns", type=int, default=12)
     arguments = parser.parse_args()
     texts = texts_of(arguments.text, arguments.characters, arguments.documents)
     report: dict[str, Any] = {
-        "characters": characters(arguments.tokenizer.read_bytes(), texts),
+        "characters": characters(arguments.tokenizer.read_bytes(), texts, arguments.rounds),
         "loader": {},
     }
     mock = {"mock": {"documents": 200_000, "mean": 1000, "vocab_size": 32_000}}
