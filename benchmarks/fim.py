@@ -1,10 +1,10 @@
 """What fill-in-the-middle costs: microseconds a transformed document, and the share of the loader's rate.
 
-    python benchmarks/fim.py TOKENIZER.json [--documents 500] [--characters 7000] [--text FOLDER] [--rounds 5]
+    python benchmarks/fim.py TOKENIZER.json [--documents 2500] [--characters 7000] [--text FOLDER] [--rounds 5]
         [--turns 12]
 
 The texts are the Python sources of the running interpreter, or of a folder. Whole re-encoding is measured beside, in
-the same run, on the same cuts; each round begins with a cutter that remembers nothing. The last line is JSON.
+the same run, on the same cuts. The last line is JSON.
 """
 
 import argparse
@@ -41,8 +41,9 @@ class WholeOnly:
 
 
 def texts_of(folder: Path, characters: int, count: int) -> list[str]:
-    """Return stretches of all files together, at equal distances."""
-    text = "".join(path.read_text(errors="ignore") for path in sorted(folder.rglob("*.py"))[:3000])
+    """Return stretches of files, all at equal distances."""
+    files = sorted(folder.rglob("*.py"))
+    text = "".join(path.read_text(errors="ignore") for path in files[:: max(1, len(files) // 3000)])
     distance = max(characters, (len(text) - characters) // count)
     return [text[at : at + characters] for at in range(0, len(text) - characters, distance)][:count]
 
@@ -57,20 +58,23 @@ def cost(cutter: Any, documents: list[Text], slack: int) -> tuple[float, Counts]
 
 
 def characters(data: bytes, texts: list[str], rounds: int) -> dict[str, Any]:
+    """Cut other documents in each round; what the cutter remembers of those before stays."""
     content = json.loads(data)
     special = {t["content"]: t["id"] for t in content.get("added_tokens", []) if t["special"]}
     encoder = open_encoder(data, special, "tokenizer")
     ids = [encoder.encode(text, first=True) for text in texts]
     words = raw_words(len(texts), "benchmark").tolist()
     documents = [Text(memoryview(array("I", own)), True, word) for own, word in zip(ids, words, strict=True)]
+    windows = TextCutter(open_encoder(data, special, "tokenizer"), "character", None, "I")
+    windows.parts(documents[0], 10**9, Counts())  # builds the tables
     found: list[tuple[float, float, float]] = []
-    for _ in range(rounds):
-        fresh = open_encoder(data, special, "tokenizer")  # one that remembers nothing
-        windows = TextCutter(fresh, "character", None, "I")
-        windows.parts(documents[0], 10**9, Counts())  # builds the tables
-        by_window, counts = cost(windows, documents, 4)
-        whole, _ = cost(TextCutter(WholeOnly(encoder), "character", None, "I"), documents, 4)
-        found.append((by_window, whole, cost(TokenCutter(), documents, 0)[0]))
+    redraws = fallbacks = 0
+    for number in range(rounds):
+        own = documents[number::rounds]
+        by_window, counts = cost(windows, own, 4)
+        redraws, fallbacks = redraws + counts.redraws, fallbacks + counts.fallbacks
+        whole, _ = cost(TextCutter(WholeOnly(encoder), "character", None, "I"), own, 4)
+        found.append((by_window, whole, cost(TokenCutter(), own, 0)[0]))
     by_window, whole, tokens = np.median(found, axis=0).tolist()
     added = [
         sum(len(c) for part in windows.parts(text, 10**9, Counts()) or () for c in part) - len(text.ids)
@@ -80,10 +84,10 @@ def characters(data: bytes, texts: list[str], rounds: int) -> dict[str, Any]:
         "documents": len(documents),
         "tokens_of_a_document": float(np.mean([len(own) for own in ids])),
         "microseconds": {"character": by_window, "whole": whole, "token": tokens},
-        "microseconds_of_rounds": [own for own, _, _ in found],
-        "times_faster": float(np.median([whole / own for own, whole, _ in found])),
-        "fallbacks": counts.fallbacks,
-        "redraws": counts.redraws,
+        "microseconds_of_rounds": [one for one, _, _ in found],
+        "times_faster": float(np.median([other / one for one, other, _ in found])),
+        "fallbacks": fallbacks,
+        "redraws": redraws,
         "added_tokens": float(np.mean(added)),
         "fit_slack": {str(slack): float(np.mean(np.array(added) <= slack)) for slack in (0, 1, 2, 4, 8)},
     }
@@ -130,7 +134,7 @@ def tokens_a_second(loader: StreamLoader) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tokenizer", type=Path)
-    parser.add_argument("--documents", type=int, default=500)
+    parser.add_argument("--documents", type=int, default=2500)
     parser.add_argument("--characters", type=int, default=7000)
     parser.add_argument("--text", type=Path, default=Path(json.__file__).parents[1])
     parser.add_argument("--rounds", type=int, default=5)
