@@ -115,16 +115,13 @@ class TextCutter:
         return None
 
     def _encoded(self, ids: memoryview, one: tuple[int, int], other: tuple[int, int], table: ByteTable) -> Parts:
-        between, fresh = table.bytes_between, self._fresh
-        before_one, behind_one = _borders(ids, one, table)
-        before_other, behind_other = _borders(ids, other, table)
-        prefix = (ids[:before_one], fresh(between(ids, (before_one, 0), one)))
-        suffix = (fresh(between(ids, other, (behind_other, 0))), ids[behind_other:])
+        fresh = self._fresh
+        before_one, behind_one, ahead, head = _window(ids, one, table)
+        before_other, behind_other, tail, rest = _window(ids, other, table)
+        prefix, suffix = (ids[:before_one], fresh(ahead)), (fresh(rest), ids[behind_other:])
         if behind_one > before_other:
-            return prefix, suffix, (fresh(between(ids, one, other)),)
-        head = fresh(between(ids, one, (behind_one, 0)))
-        tail = fresh(between(ids, (before_other, 0), other))
-        return prefix, suffix, (head, ids[behind_one:before_other], tail)
+            return prefix, suffix, (fresh(table.bytes_between(ids, one, other)),)
+        return prefix, suffix, (fresh(head), ids[behind_one:before_other], fresh(tail))
 
     def _fresh(self, text: bytes) -> memoryview:
         found = self._known.get(text)
@@ -162,18 +159,34 @@ class TextCutter:
         return self._encoder.spelling(prefix + rest) == self._encoder.spelling(same)
 
 
-def _borders(ids: memoryview, place: tuple[int, int], table: ByteTable) -> tuple[int, int]:
-    """Return the nearest safe borders at or before a place, and at or behind it; both ends of a text are safe."""
-    ends, begins, size = table.ends, table.begins, len(ids)
+def _window(ids: memoryview, place: tuple[int, int], table: ByteTable) -> tuple[int, int, bytes, bytes]:
+    """Find what must be encoded anew around a place, a token and an offset in its bytes.
+
+    Returns:
+        the nearest safe borders at or before it, and at or behind it; the text from one to it, and from it to the
+        other. Both ends of a text are safe.
+    """
+    ends, begins, texts, size = table.ends, table.begins, table.texts, len(ids)
     before, inside = place
-    behind = before + 1 if inside else before
+    behind = before
+    left: list[bytes] = []
+    right: list[bytes] = []
+    if inside:
+        first = last = ids[before]
+        left.append(texts[first][:inside])
+        right.append(texts[first][inside:])
+        behind += 1
+    else:
+        first, last = ids[before] if before < size else 0, ids[before - 1] if before else 0
     if before < size:
-        while before and not ends[ids[before - 1]] & begins[ids[before]]:
-            before -= 1
+        while before and not ends[own := ids[before - 1]] & begins[first]:
+            before, first = before - 1, own
+            left.append(texts[own])
     if behind:
-        while behind < size and not ends[ids[behind - 1]] & begins[ids[behind]]:
-            behind += 1
-    return before, behind
+        while behind < size and not ends[last] & begins[own := ids[behind]]:
+            behind, last = behind + 1, own
+            right.append(texts[own])
+    return before, behind, b"".join(left[::-1]), b"".join(right)
 
 
 def _before_character(table: ByteTable, ids: memoryview, token: int, others: int) -> tuple[int, int]:
