@@ -13,7 +13,7 @@ from streampipe.cursor import Cursor, read_cursor
 from streampipe.dataset import StreamDataset, TensorBatches
 from streampipe.errors import StreampipeError
 from streampipe.forecast import check_memory, check_shares, doubts_of_balance, forecast
-from streampipe.meter import Meter
+from streampipe.meter import Meter, tokens_of
 from streampipe.parallel import Topology
 from streampipe.stream import Stream
 from streampipe.workers import WorkerBatches, start_workers
@@ -96,7 +96,7 @@ class StreamLoader(Iterator[dict[str, Any]]):
     def _deliver(self, batches: TensorBatches | WorkerBatches) -> dict[str, Any]:
         began = time.perf_counter()
         batch = next(batches)
-        tokens = _tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
+        tokens = tokens_of(batch) if self.config.batch.batch_by == "documents" else 0
         positions = int(batch["tokens"].numel())
         self._meter.count(time.perf_counter() - began, positions, tokens, batch.get("fim_counts"))
         self._state = batch["cursor"]
@@ -258,11 +258,6 @@ def compare_ranks(mine: dict[str, str], ranks: int) -> None:
                 f"{gathered[0][what]}; differing ranks: {differing}); all ranks must have the same config, the same "
                 "state loaded, the same data and the same release of streampipe and numpy"
             )
-
-
-def _tokens_of(batch: dict[str, Any]) -> int:
-    """Count the positions of a THD batch that hold a token."""
-    return int(batch["cu_seqlens"].diff()[batch["document_ids"] >= 0].sum())
 
 
 def _short_hash(data: bytes) -> str:

@@ -1,8 +1,10 @@
 """What a process is told of its batches: how long it waited for them, and what fill-in-the-middle did."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from streampipe.assemble.fim_cuts import INSERTED, fim_rates
 
@@ -63,6 +65,14 @@ class Meter:
         counts = _sums(self._fim)
         sources = {name: fim_rates(own) for name, own in zip(fim_names, counts, strict=True)}
         return told | {"fim": fim_rates([sum(column) for column in zip(*counts, strict=True)]) | {"sources": sources}}
+
+
+def tokens_of(batch: Mapping[str, Any]) -> int:
+    """Return how many positions of a batch hold a token."""
+    if "lengths" in batch:
+        return int(batch["lengths"].sum())
+    lengths = np.diff(batch["cu_seqlens"].numpy())
+    return int(lengths[batch["source_ids"].numpy() >= 0].sum())
 
 
 def _sums(tables: list[list[list[int]]]) -> list[list[int]]:

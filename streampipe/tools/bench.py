@@ -15,6 +15,7 @@ from streampipe.config import StreamConfig
 from streampipe.cursor import Cursor
 from streampipe.errors import ConfigError
 from streampipe.loader import StreamLoader, build_loader
+from streampipe.meter import tokens_of
 from streampipe.parallel import Topology
 from streampipe.shards.source import Source
 from streampipe.stream import Stream
@@ -116,7 +117,7 @@ def bench(
         planning_microseconds_per_document=planning,
         steps=measured.steps,
         batches=measured.batches + 1,
-        tokens=measured.tokens + _tokens_of(first),
+        tokens=measured.tokens + tokens_of(first),
         fim=fim,
     )
 
@@ -158,7 +159,7 @@ def _deliver(loader: StreamLoader, steps: int, first: dict[str, Any]) -> _Measur
         if batch is None:
             break
         measured.waits.append(time.perf_counter() - asked)
-        measured.tokens += _tokens_of(batch)
+        measured.tokens += tokens_of(batch)
         measured.positions += batch["tokens"].numel()
         measured.steps += _ends_step(batch)
         measured.batches += 1
@@ -168,13 +169,6 @@ def _deliver(loader: StreamLoader, steps: int, first: dict[str, Any]) -> _Measur
 
 def _ends_step(batch: dict[str, Any]) -> int:
     return int(batch["micro_batch"] + 1 == batch["num_micro_batches"])
-
-
-def _tokens_of(batch: dict[str, Any]) -> int:
-    if "lengths" in batch:
-        return int(batch["lengths"].sum())
-    lengths = np.diff(batch["cu_seqlens"].numpy())
-    return int(lengths[batch["source_ids"].numpy() >= 0].sum())
 
 
 def bare_decode_rate(stream: Stream, *, keep: bool = True) -> float | None:
