@@ -34,7 +34,7 @@ class TokenizerEncoder:
         self._first = _loaded(plain, library)
         bare = without_prefix(plain)
         self._inner = self._first if bare == plain else _loaded(bare, library)
-        self._bytes = bytes_of_ids(plain)
+        self._bytes = bytes_of_ids(plain) if _ids_as_said(plain, self._first) else None
         self._windows = self._bytes is not None and bare == plain and splits_at_safe_borders(plain)
         self._words = ascii_words(plain, self._inner) if self._windows else None
 
@@ -149,6 +149,12 @@ def _loaded(content: Mapping[str, Any], library: Any) -> Any:
         raise ValueError(f"{error}; is it of a newer release of `tokenizers`?") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def _ids_as_said(content: Mapping[str, Any], tokenizer: Any) -> bool:
+    """Return whether the library gives added tokens the ids that the file says; it gives each the next that is free."""
+    found = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
+    return found == {token["id"]: token["content"] for token in content.get("added_tokens") or []}
 
 
 def _spelt(token: str) -> bytes:

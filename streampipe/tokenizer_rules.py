@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from streampipe.assemble.byte_table import ByteTable, has_safe_border
+from streampipe.assemble.byte_table import ByteTable, may_hold_border
 
 # Ways to say that what a pattern matches is a word. The second, of files made from tiktoken's, would remove the rest,
 # but patterns that end in `\s+` leave none.
@@ -123,25 +124,25 @@ def splits_at_safe_borders(content: Mapping[str, Any]) -> bool:
     model = content["model"]
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return False
-    if any(step["type"] != "NFC" for step in steps_of(content.get("normalizer"), "normalizers")):
+    normalizers = steps_of(content.get("normalizer"), "normalizers")
+    if any(step["type"] != "NFC" for step in normalizers):
         return False  # a part of a text in NFC is in NFC; other normalizers make no such promise
-    added = [token for token in content.get("added_tokens") or [] if not token["special"]]
-    if any(token.get("lstrip") or token.get("rstrip") or token.get("single_word") for token in added):
+    tokens = content.get("added_tokens") or []
+    if normalizers and not all(unicodedata.is_normalized("NFC", token["content"]) for token in tokens):
+        return False  # the library seeks another text than this one
+    if _come_out_at_cuts(tokens):
         return False
-    if _overlap([token["content"] for token in added]):
-        return False
-    splits = False
-    for step in steps_of(content.get("pre_tokenizer"), "pretokenizers"):
-        if step["type"] == "ByteLevel":
-            splits |= step.get("use_regex", True)
-        elif step["type"] == "Split" and (step["behavior"], step.get("invert", False)) in _KEEPING:
+    *steps, last = steps_of(content.get("pre_tokenizer"), "pretokenizers")
+    splits = last["type"] == "ByteLevel" and last.get("use_regex", True)
+    for step in [*steps, last] if last["type"] != "ByteLevel" else steps:
+        if step["type"] == "Split" and (step["behavior"], step.get("invert", False)) in _KEEPING:
             alternatives = _alternatives(step["pattern"].get("Regex", ""))
             if not alternatives <= _ALTERNATIVES:
                 return False
             splits |= _splits(alternatives)
         elif step["type"] != "Digits":
             return False
-    return splits
+    return bool(splits)
 
 
 def _splits(alternatives: set[str]) -> bool:
@@ -150,19 +151,35 @@ def _splits(alternatives: set[str]) -> bool:
     return bool(words and _MARKS & alternatives and r"\s+" in alternatives)
 
 
-def _overlap(texts: Sequence[str]) -> bool:
-    """Return whether one added token can begin inside another and go on over a safe border behind it.
+def _come_out_at_cuts(tokens: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a cut may let an added token appear that reaches over a stored border.
 
-    A cut inside the first would then let the second appear, and take a stored border away. Without that, a border
-    between stored ids is inside no added token of the parts either.
+    The library takes the leftmost and longest of them, first among those that it seeks before it normalizes. So what
+    overlaps one that is cut may appear, as may what a special token hides, which it finds as well, though here it is
+    text. Without such pairs, a border between stored ids is inside no added token of the parts either.
     """
-    crossing = [text for text in texts if has_safe_border(text)]
-    return any(
-        one[-size:] == other[:size]
-        for other in crossing
-        for one in texts
-        for size in range(1, min(len(one), len(other)))
+    plain = [token for token in tokens if not token["special"]]
+    if any(token.get("lstrip") or token.get("rstrip") or token.get("single_word") for token in plain):
+        return True
+    special = [token["content"] for token in tokens if token["special"]]
+    early = {token["content"] for token in plain if not token.get("normalized", True)}
+    added = [token["content"] for token in plain]
+    crossing = [text for text in added if may_hold_border(text)]
+    all_begin, crossing_begin, early_begin = _beginnings(added), _beginnings(crossing), _beginnings(early)
+    return (
+        any(_ends_in(text, crossing_begin) for text in added)
+        or any(_ends_in(text, early_begin) for text in crossing if text not in early)
+        or any(_ends_in(text, all_begin) for text in special)
+        or any(text in one for one in special for text in added)
     )
+
+
+def _beginnings(texts: Iterable[str]) -> set[str]:
+    return {text[:size] for text in texts for size in range(1, len(text))}
+
+
+def _ends_in(text: str, beginnings: set[str]) -> bool:
+    return any(text[at:] in beginnings for at in range(1, len(text)))
 
 
 def _alternatives(pattern: str) -> set[str]:

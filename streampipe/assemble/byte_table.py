@@ -32,7 +32,7 @@ _MARK = r"\t\n\r !-&(-/:-@[-`{-~\uff0c\u3002\u3001\uff01\uff1f\uff1a\uff1b\uff08
 _BEHIND_LETTER, _BEHIND_DIGIT = f"(?:[{_MARK}0-9]|'['{_MARK}0-9])", f"['{_MARK}]"
 _ENDS = re.compile(f"[{_LETTER}]"), re.compile("[0-9]")
 _BEGINS = re.compile(_BEHIND_LETTER), re.compile(_BEHIND_DIGIT)
-_BORDER = re.compile(f"[{_LETTER}]{_BEHIND_LETTER}|[0-9]{_BEHIND_DIGIT}")
+_BORDER = re.compile(rf"[{_LETTER}](?:{_BEHIND_LETTER}|'\Z)|[0-9]{_BEHIND_DIGIT}")
 # A border is safe where a bit of what ends before it meets the same bit of what begins behind it.
 _LETTER_BIT, _DIGIT_BIT, _BEFORE_SPECIAL, _BEHIND_SPECIAL = 1, 2, 4, 8
 
@@ -88,8 +88,8 @@ class ByteTable:
         return (between + texts[ids[end]][:kept] if kept else between)[skipped:]
 
 
-def has_safe_border(text: str) -> bool:
-    """Return whether a text holds a place that would be taken for a safe border."""
+def may_hold_border(text: str) -> bool:
+    """Return whether a text holds a place that is taken for a safe border, or would be with more text behind."""
     return _BORDER.search(text) is not None
 
 
