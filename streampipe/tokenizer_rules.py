@@ -155,23 +155,30 @@ def _come_out_at_cuts(tokens: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a cut may let an added token appear that reaches over a stored border.
 
     The library takes the leftmost and longest of them, first among those that it seeks before it normalizes. So what
-    overlaps one that is cut may appear, as may what a special token hides, which it finds as well, though here it is
-    text. Without such pairs, a border between stored ids is inside no added token of the parts either.
+    overlaps one that is cut may appear, as may what a special token of the same search hides, which is found as well,
+    though here it is text. Without such pairs, a border between stored ids is inside no added token of the parts
+    either.
     """
     plain = [token for token in tokens if not token["special"]]
     if any(token.get("lstrip") or token.get("rstrip") or token.get("single_word") for token in plain):
         return True
-    special = [token["content"] for token in tokens if token["special"]]
-    early = {token["content"] for token in plain if not token.get("normalized", True)}
-    added = [token["content"] for token in plain]
-    crossing = [text for text in added if may_hold_border(text)]
-    all_begin, crossing_begin, early_begin = _beginnings(added), _beginnings(crossing), _beginnings(early)
-    return (
-        any(_ends_in(text, crossing_begin) for text in added)
-        or any(_ends_in(text, early_begin) for text in crossing if text not in early)
-        or any(_ends_in(text, all_begin) for text in special)
-        or any(text in one for one in special for text in added)
+    kinds = [(bool(token["special"]), bool(token.get("normalized", True))) for token in tokens]
+    hiding_early, hiding, early, late = (
+        [token["content"] for token, own in zip(tokens, kinds, strict=True) if own == kind]
+        for kind in ((True, False), (True, True), (False, False), (False, True))
     )
+    crossing, early_begin = _beginnings(filter(may_hold_border, (*early, *late))), _beginnings(early)
+    return (
+        any(_ends_in(text, crossing) for text in (*early, *late))
+        or any(_ends_in(text, early_begin) for text in late if may_hold_border(text))
+        or _hides(hiding_early, early)
+        or _hides(hiding, late)
+    )
+
+
+def _hides(special: Sequence[str], added: Sequence[str]) -> bool:
+    begin = _beginnings(added)
+    return any(_ends_in(one, begin) or any(text in one for text in added) for one in special)
 
 
 def _beginnings(texts: Iterable[str]) -> set[str]:
