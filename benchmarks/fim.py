@@ -28,7 +28,7 @@ from streampipe.encoder import TokenizerEncoder, open_encoder
 from streampipe.loader import StreamLoader
 from streampipe.rng import raw_words
 
-RATE, SECONDS = 0.5, 1.5
+RATE, SLACK, SECONDS = 0.5, 3, 1.5  # the slack that a config has unless it says otherwise
 
 
 class WholeOnly:
@@ -69,8 +69,8 @@ def characters(data: bytes, texts: list[str], rounds: int) -> dict[str, Any]:
     for number in range(rounds):
         windows = TextCutter(open_encoder(data, special, "tokenizer"), "character", None, "I")
         windows.parts(documents[0], 10**9, Counts())  # builds the tables
-        by_window, counts = cost(windows, documents, 4)
-        whole, _ = cost(TextCutter(WholeOnly(encoder), "character", None, "I"), documents[number::rounds], 4)
+        by_window, counts = cost(windows, documents, SLACK)
+        whole, _ = cost(TextCutter(WholeOnly(encoder), "character", None, "I"), documents[number::rounds], SLACK)
         found.append((by_window, whole, cost(TokenCutter(), documents, 0)[0]))
     kinds = ("character", "whole", "token")
     added = [
@@ -86,7 +86,7 @@ def characters(data: bytes, texts: list[str], rounds: int) -> dict[str, Any]:
         "fallbacks": counts.fallbacks,
         "redraws": counts.redraws,
         "added_tokens": float(np.mean(added)),
-        "fit_slack": {str(slack): float(np.mean(np.array(added) <= slack)) for slack in (0, 1, 2, 4, 8)},
+        "fit_slack": {str(slack): float(np.mean(np.array(added) <= slack)) for slack in (0, 1, 2, 3, 4, 8)},
     }
 
 

@@ -72,7 +72,7 @@ class TokenizerEncoder:
     @cached_property
     def _spelt(self) -> list[bytes]:
         if self._bytes is not None:
-            return [piece or b"" for piece in self._bytes.pieces]
+            return self._bytes.texts
         tokens = {i: token for token, i in self._first.get_vocab(with_added_tokens=True).items()}
         return [_spelt(tokens.get(i, "")) for i in range(max(tokens) + 1)]
 

@@ -1,6 +1,7 @@
 """What all tests share: how hard hypothesis looks, one thread a process, and a real S3 server."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +23,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Ranks and workers are processes here: with a thread pool in each they would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# What a shell starts in the background ignores interrupts, its children too, and some tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
