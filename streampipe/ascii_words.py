@@ -67,10 +67,8 @@ def ascii_words(content: Mapping[str, Any], tokenizer: Any) -> AsciiWords | None
         tokenizer: the library's, of that content.
     """
     *splits, last = steps_of(content.get("pre_tokenizer"), "pretokenizers")
-    if last["type"] != "ByteLevel" or any(step["type"] == "ByteLevel" for step in splits):
-        return None
     patterns: list[re.Pattern[str]] = []
-    for step in [*splits, *[{"type": "ByteLevel"}] * last.get("use_regex", True)]:
+    for step in [*splits, last] if last.get("use_regex", True) else splits:
         one = _for_python(_pattern_of(step))
         if one is None:
             return None

@@ -133,8 +133,10 @@ def splits_at_safe_borders(content: Mapping[str, Any]) -> bool:
     if _come_out_at_cuts(tokens):
         return False
     *steps, last = steps_of(content.get("pre_tokenizer"), "pretokenizers")
-    splits = last["type"] == "ByteLevel" and last.get("use_regex", True)
-    for step in [*steps, last] if last["type"] != "ByteLevel" else steps:
+    if last["type"] != "ByteLevel":
+        return False  # a step behind it would see the letters of bytes
+    splits = bool(last.get("use_regex", True))
+    for step in steps:
         if step["type"] == "Split" and (step["behavior"], step.get("invert", False)) in _KEEPING:
             alternatives = _alternatives(step["pattern"].get("Regex", ""))
             if not alternatives <= _ALTERNATIVES:
@@ -142,7 +144,7 @@ def splits_at_safe_borders(content: Mapping[str, Any]) -> bool:
             splits |= _splits(alternatives)
         elif step["type"] != "Digits":
             return False
-    return bool(splits)
+    return splits
 
 
 def _splits(alternatives: set[str]) -> bool:
